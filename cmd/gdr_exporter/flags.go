@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kingpin/v2"
+	"github.com/prometheus/common/version"
+	"github.com/prometheus/exporter-toolkit/web"
+	"github.com/prometheus/exporter-toolkit/web/kingpinflag"
+
+	"gdr_exporter/collector"
+)
+
+// config is what the command line says.
+type config struct {
+	web             *web.FlagConfig
+	telemetryPath   string
+	maxRequests     int
+	exporterMetrics bool
+
+	sysfs, procfs string
+	collectors    map[string]*bool
+
+	rdmaInclude, rdmaExclude *regexp.Regexp
+	roles                    roles
+
+	deadline, maxAge, slowInterval time.Duration
+
+	logLevel, logFormat string
+}
+
+const description = "Prometheus exporter for the health of RDMA and GPU interconnects.\n\n" +
+	"Example: gdr_exporter --rdma.device-exclude='mlx5_an.*' --rdma.role='mlx5_[89]=storage'"
+
+// dispatch parses the command line and runs what it asks for.
+func dispatch(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	app, c := newApp()
+	done := false
+	app.UsageWriter(stdout).ErrorWriter(stderr).Terminate(func(int) { done = true })
+	command, err := app.Parse(args)
+	if done { // --help or --version has been printed
+		return nil
+	}
+	if err != nil {
+		return usagef("%w, try --help", err)
+	}
+	switch command {
+	case "serve":
+		return serve(ctx, c, stderr)
+	default:
+		return usagef("unknown command %q", command)
+	}
+}
+
+func newApp() (*kingpin.Application, *config) {
+	c := &config{collectors: map[string]*bool{}}
+	app := kingpin.New("gdr_exporter", description)
+	app.HelpFlag.Short('h')
+	app.Version(version.Print("gdr_exporter"))
+	app.Command("serve", "Serve metrics until told to stop (the default command).").Default()
+	webFlags(app, c)
+	readFlags(app, c)
+	for _, info := range collector.Collectors {
+		text := fmt.Sprintf("Collect %s.", info.What)
+		if !info.Reads {
+			text += " Accepted, but not in this version yet."
+		}
+		c.collectors[info.Name] = app.Flag("collector."+info.Name, text).Default("true").Bool()
+	}
+	app.Flag("log.level", "Least severe messages to log: debug, info, warn, error.").Default("info").EnumVar(&c.logLevel, "debug", "info", "warn", "error")
+	app.Flag("log.format", "Form of log messages: logfmt or json.").Default("logfmt").EnumVar(&c.logFormat, "logfmt", "json")
+	return app, c
+}
+
+func webFlags(app *kingpin.Application, c *config) {
+	c.web = kingpinflag.AddFlags(app, ":10479")
+	app.Flag("web.telemetry-path", "Path under which to serve metrics.").Default("/metrics").StringVar(&c.telemetryPath)
+	app.Flag("web.max-requests", "Largest number of scrapes served at once; 0 for no limit.").Default("40").IntVar(&c.maxRequests)
+	app.Flag("web.exporter-metrics", "Serve metrics about the exporter itself (go_*, process_*).").Default("true").BoolVar(&c.exporterMetrics)
+}
+
+func readFlags(app *kingpin.Application, c *config) {
+	app.Flag("path.sysfs", "Where sysfs is mounted.").Default("/sys").StringVar(&c.sysfs)
+	app.Flag("path.procfs", "Where procfs is mounted.").Default("/proc").StringVar(&c.procfs)
+	app.Flag("rdma.device-include", "Read only RDMA devices whose whole name matches this regular expression.").
+		PlaceHolder("REGEXP").SetValue(anchored{&c.rdmaInclude})
+	app.Flag("rdma.device-exclude", "Leave out RDMA devices whose whole name matches this regular expression; none of their files is opened.").
+		PlaceHolder("REGEXP").SetValue(anchored{&c.rdmaExclude})
+	app.Flag("rdma.role", "Role of the RDMA devices whose whole name matches: compute, storage, management or unused. May be repeated; the first match holds.").
+		PlaceHolder("REGEXP=ROLE").SetValue(&c.roles)
+	app.Flag("scrape.deadline", "Longest a scrape waits for a device; Prometheus's own timeout less half a second holds if it is shorter.").
+		Default("5s").DurationVar(&c.deadline)
+	app.Flag("scrape.max-age", "Age up to which what one scrape read serves another; 0 to read anew each time.").Default("2s").DurationVar(&c.maxAge)
+	app.Flag("scrape.slow-interval", "How often the slow group (rate, link layer, error counters, identity) is read; 0 for every time.").
+		Default("1m").DurationVar(&c.slowInterval)
+}
+
+// validate checks what no single flag can.
+func (c *config) validate() error {
+	switch {
+	case !strings.HasPrefix(c.telemetryPath, "/"):
+		return usagef("--web.telemetry-path %q does not begin with /", c.telemetryPath)
+	case c.telemetryPath == "/" || strings.HasPrefix(c.telemetryPath, "/-/"):
+		return usagef("--web.telemetry-path %q is taken", c.telemetryPath)
+	case c.deadline <= 0:
+		return usagef("--scrape.deadline %v must be above 0", c.deadline)
+	case c.maxAge < 0:
+		return usagef("--scrape.max-age %v must not be below 0", c.maxAge)
+	case c.slowInterval < 0:
+		return usagef("--scrape.slow-interval %v must not be below 0", c.slowInterval)
+	case c.maxRequests < 0:
+		return usagef("--web.max-requests %d must not be below 0", c.maxRequests)
+	}
+	for flag, path := range map[string]string{"--path.sysfs": c.sysfs, "--path.procfs": c.procfs} {
+		if err := readableDir(path); err != nil {
+			return usagef("%s: %w", flag, err)
+		}
+	}
+	if file := *c.web.WebConfigFile; file != "" {
+		if err := web.Validate(file); err != nil {
+			return usagef("--web.config.file: %w", err)
+		}
+	}
+	return nil
+}
+
+// enabled returns the names of the collectors that are switched on.
+func (c *config) enabled() []string {
+	var names []string
+	for _, name := range collector.Names() {
+		if *c.collectors[name] {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// includes decides which RDMA devices are read.
+func (c *config) includes(device string) bool {
+	return (c.rdmaInclude == nil || c.rdmaInclude.MatchString(device)) &&
+		(c.rdmaExclude == nil || !c.rdmaExclude.MatchString(device))
+}
+
+// anchored is a flag value: a regular expression for the whole of a name.
+type anchored struct{ target **regexp.Regexp }
+
+// Set implements kingpin.Value.
+func (a anchored) Set(text string) error {
+	re, err := regexp.Compile("^(?:" + text + ")$")
+	if err != nil {
+		return fmt.Errorf("bad regular expression %q: %w", text, err)
+	}
+	*a.target = re
+	return nil
+}
+
+// String implements kingpin.Value.
+func (a anchored) String() string { return "" }

@@ -1,0 +1,170 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	versioncollector "github.com/prometheus/client_golang/prometheus/collectors/version"
+	"github.com/prometheus/common/version"
+	"github.com/prometheus/exporter-toolkit/web"
+	"go.uber.org/zap"
+
+	"gdr_exporter/collector"
+	"gdr_exporter/collector/snapshot"
+	"gdr_exporter/collector/status"
+	"gdr_exporter/rdma"
+)
+
+// How long a stop may take: a running scrape gets grace to end by itself, then
+// it is served with what it has.
+const (
+	stopGrace = 500 * time.Millisecond
+	stopMost  = 3 * time.Second
+)
+
+// daemon is the serving exporter.
+type daemon struct {
+	config *config
+	logger *zap.Logger
+	taker  *snapshot.Taker
+	ready  atomic.Bool
+	// waiting is done once scrapes must not wait for devices any more.
+	waiting    context.Context
+	endWaiting context.CancelFunc
+}
+
+// serve runs the daemon until ctx is done.
+func serve(ctx context.Context, c *config, stderr io.Writer) error {
+	if err := c.validate(); err != nil {
+		return err
+	}
+	limitProcessors()
+	d := newDaemon(c, newLogger(c.logLevel, c.logFormat, stderr))
+	server := &http.Server{
+		Handler:           d.routes(),
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       5 * time.Minute,
+		ErrorLog:          zap.NewStdLog(d.logger.With(zap.String("component", "http"))),
+	}
+	listening := make(chan struct{})
+	server.BaseContext = func(net.Listener) context.Context {
+		select {
+		case <-listening:
+		default:
+			close(listening)
+		}
+		return context.Background()
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- web.ListenAndServe(server, c.web, toolkitLogger(d.logger)) }()
+	select {
+	case err := <-ended:
+		return usagef("%w", err)
+	case <-listening:
+	}
+	d.logger.Info("started", zap.String("version", version.Version))
+	go d.first()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+		return d.stop(server)
+	}
+}
+
+func newDaemon(c *config, logger *zap.Logger) *daemon {
+	d := &daemon{config: c, logger: logger}
+	d.waiting, d.endWaiting = context.WithCancel(context.Background())
+	builder := snapshot.New(snapshot.Options{
+		MaxAge: c.maxAge, Deadline: c.deadline,
+		Tell: logReadError(logger), Changed: logChange(logger),
+	})
+	if *c.collectors[snapshot.CollectorRDMA] {
+		builder.RDMA(rdma.NewReader(rdma.Options{
+			Sysfs: c.sysfs, Include: c.includes, SlowInterval: c.slowInterval, Descriptors: descriptorBudget(),
+		}))
+	}
+	d.taker = builder.Taker()
+	return d
+}
+
+// first takes the first Snapshot, so that ready does not wait for a scrape.
+func (d *daemon) first() {
+	s := d.snapshot(d.waiting)
+	d.ready.Store(true)
+	d.logger.Info("first snapshot taken", zap.String("rdma", status.Sentence(s)))
+}
+
+func (d *daemon) snapshot(ctx context.Context) *snapshot.Snapshot {
+	ctx, cancel := context.WithTimeout(ctx, d.config.deadline)
+	defer cancel()
+	return d.taker.Take(ctx, func(string) bool { return true })
+}
+
+// stop closes the listeners at once and lets running scrapes end.
+func (d *daemon) stop(server *http.Server) error {
+	d.logger.Info("stopping")
+	defer time.AfterFunc(stopGrace, d.endWaiting).Stop()
+	ctx, cancel := context.WithTimeout(context.Background(), stopMost)
+	defer cancel()
+	if err := server.Shutdown(ctx); err != nil {
+		if !errors.Is(err, context.DeadlineExceeded) {
+			return err
+		}
+		d.logger.Warn("connections did not end in time", zap.Duration("waited", stopMost))
+	}
+	d.logger.Info("stopped")
+	return nil
+}
+
+func (d *daemon) routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle(d.config.telemetryPath, collector.NewHandler(collector.Config{
+		Taker: d.taker, Enabled: d.config.enabled(), Roles: d.config.roles,
+		Deadline: d.config.deadline, MaxInFlight: d.config.maxRequests,
+		Self: d.self(), Log: zap.NewStdLog(d.logger.With(zap.String("component", "metrics"))),
+		Stop: d.waiting,
+	}))
+	mux.HandleFunc("/-/healthy", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "healthy\n") })
+	mux.HandleFunc("/-/ready", d.serveReady)
+	mux.HandleFunc("/{$}", d.serveLanding)
+	return mux
+}
+
+// self are the metrics about the exporter itself.
+func (d *daemon) self() prometheus.Gatherer {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(versioncollector.NewCollector("gdr_exporter"))
+	if d.config.exporterMetrics {
+		registry.MustRegister(
+			collectors.NewGoCollector(),
+			collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		)
+	}
+	return registry
+}
+
+// serveReady answers 200 once the first Snapshot has ended, whatever it found:
+// a hung driver must not hold a rollout.
+func (d *daemon) serveReady(w http.ResponseWriter, _ *http.Request) {
+	if !d.ready.Load() {
+		http.Error(w, "the first snapshot is being taken", http.StatusServiceUnavailable)
+		return
+	}
+	_, _ = io.WriteString(w, "ready\n")
+}
+
+func (d *daemon) serveLanding(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	page := status.Page{Version: version.Version, MetricsPath: d.config.telemetryPath, Snapshot: d.snapshot(r.Context())}
+	if err := page.WriteHTML(w); err != nil {
+		d.logger.Debug("landing page not sent", zap.Error(err))
+	}
+}

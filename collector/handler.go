@@ -1,0 +1,158 @@
+package collector
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
+
+	"gdr_exporter/collector/snapshot"
+)
+
+// timeoutHeader is how Prometheus tells how long it will wait.
+const timeoutHeader = "X-Prometheus-Scrape-Timeout-Seconds"
+
+// timeoutMargin is what is left of Prometheus's timeout for encoding and the network.
+const timeoutMargin = 500 * time.Millisecond
+
+// view shows a Snapshot's part on a page.
+type view func(*page, *snapshot.Snapshot)
+
+// Config says what a Handler serves.
+type Config struct {
+	Taker *snapshot.Taker
+	// Enabled are the names of the collectors to read, out of Names.
+	Enabled []string
+	Roles   Roles
+	// Deadline is the longest a scrape takes, whatever Prometheus allows.
+	Deadline time.Duration
+	// Self is gathered beside the Snapshot: go_, process_ and build_info. May be nil.
+	Self prometheus.Gatherer
+	// MaxInFlight bounds concurrent scrapes; 0: no bound.
+	MaxInFlight int
+	// Log takes errors of encoding.
+	Log *log.Logger
+	// Stop ends all waiting for devices once it is done: at exit.
+	Stop context.Context
+}
+
+// Handler serves /metrics.
+type Handler struct {
+	config  Config
+	views   []view
+	slots   chan struct{}
+	options promhttp.HandlerOpts
+}
+
+// NewHandler returns a Handler.
+func NewHandler(config Config) *Handler {
+	rdma := &rdmaView{names: newNamer(), roles: config.Roles}
+	h := &Handler{
+		config: config,
+		views:  []view{rdma.show, scrapeView},
+		options: promhttp.HandlerOpts{
+			ErrorLog:          config.Log,
+			ErrorHandling:     promhttp.ContinueOnError,
+			EnableOpenMetrics: true,
+		},
+	}
+	if config.MaxInFlight > 0 {
+		h.slots = make(chan struct{}, config.MaxInFlight)
+	}
+	return h
+}
+
+// ServeHTTP implements http.Handler.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if h.slots != nil {
+		select {
+		case h.slots <- struct{}{}:
+			defer func() { <-h.slots }()
+		default:
+			http.Error(w, fmt.Sprintf("more than %d scrapes at once", cap(h.slots)), http.StatusServiceUnavailable)
+			return
+		}
+	}
+	wanted, err := h.wanted(r.URL.Query()["collect[]"], r.URL.Query()["exclude[]"])
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	ctx, cancel := h.context(r)
+	defer cancel()
+	gather := gathererFunc(func() ([]*dto.MetricFamily, error) { return h.gather(ctx, wanted) })
+	promhttp.HandlerFor(gather, h.options).ServeHTTP(w, r)
+}
+
+// wanted returns the collectors that a scrape asks for.
+func (h *Handler) wanted(collect, exclude []string) ([]string, error) {
+	if len(collect) > 0 && len(exclude) > 0 {
+		return nil, fmt.Errorf("collect[] and exclude[] do not go together")
+	}
+	for _, name := range slices.Concat(collect, exclude) {
+		switch {
+		case !slices.Contains(Names(), name):
+			return nil, fmt.Errorf("unknown collector %q; known: %s", name, strings.Join(Names(), " "))
+		case !slices.Contains(h.config.Enabled, name):
+			return nil, fmt.Errorf("collector %q is switched off", name)
+		}
+	}
+	if len(collect) > 0 {
+		return collect, nil
+	}
+	if len(exclude) == 0 {
+		return h.config.Enabled, nil
+	}
+	return slices.DeleteFunc(slices.Clone(h.config.Enabled), func(name string) bool {
+		return slices.Contains(exclude, name)
+	}), nil
+}
+
+// context bounds a scrape by its deadline and by the end of the process.
+func (h *Handler) context(r *http.Request) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(r.Context(), scrapeDeadline(r.Header.Get(timeoutHeader), h.config.Deadline))
+	if h.config.Stop == nil {
+		return ctx, cancel
+	}
+	unlink := context.AfterFunc(h.config.Stop, cancel)
+	return ctx, func() { unlink(); cancel() }
+}
+
+// scrapeDeadline is Prometheus's timeout less a margin, at most the limit.
+func scrapeDeadline(header string, most time.Duration) time.Duration {
+	seconds, err := strconv.ParseFloat(header, 64)
+	if err != nil || !(seconds > 0) || seconds > most.Seconds()+timeoutMargin.Seconds() {
+		return most
+	}
+	timeout := time.Duration(seconds * float64(time.Second))
+	return max(timeout-timeoutMargin, timeout/2)
+}
+
+func (h *Handler) gather(ctx context.Context, wanted []string) ([]*dto.MetricFamily, error) {
+	s := h.config.Taker.Take(ctx, func(name string) bool { return slices.Contains(wanted, name) })
+	families := h.render(s)
+	if h.config.Self == nil {
+		return families, nil
+	}
+	self, err := h.config.Self.Gather()
+	families = append(families, self...)
+	sortFamilies(families)
+	return families, err
+}
+
+// render makes a Snapshot's metrics.
+func (h *Handler) render(s *snapshot.Snapshot) []*dto.MetricFamily {
+	p := newPage()
+	for _, show := range h.views {
+		show(p, s)
+	}
+	return p.gather()
+}

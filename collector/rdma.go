@@ -1,0 +1,188 @@
+package collector
+
+import (
+	"maps"
+	"slices"
+
+	"gdr_exporter/collector/snapshot"
+	"gdr_exporter/rdma"
+)
+
+// Families of the rdma collector with fixed names. Those that come from counter
+// files are named in naming.go.
+var (
+	rdmaClassPresent = gauge("gdr_rdma_class_present",
+		"1 if the kernel has an RDMA device class (/sys/class/infiniband), that is if ib_core is loaded.")
+	rdmaDevices = gauge("gdr_rdma_devices",
+		"Number of RDMA devices listed in /sys/class/infiniband, less the excluded ones.")
+	rdmaDevicesExcluded = gauge("gdr_rdma_devices_excluded",
+		"Number of RDMA devices left out by --rdma.device-include and --rdma.device-exclude.")
+
+	rdmaDeviceInfo = gauge("gdr_rdma_device_info",
+		"Facts about an RDMA device, value 1: PCI address, driver, firmware (fw_ver), board (board_id), hca_type, node_type, node_guid, sys_image_guid, "+
+			"function (pf, vf, sf), subfunction number, role, uverbs node, and the parent device if it is a plane (SMI) sub-device."+slowNote)
+	rdmaDeviceCountersHidden = gauge("gdr_rdma_device_counters_hidden",
+		"1 if the driver has counters but sysfs shows none: the sysfs mount belongs to another network namespace.")
+	rdmaDeviceCountersOmitted = gauge("gdr_rdma_device_counters_omitted",
+		"Number of counter files of the device that are not exported because a directory has too many.")
+	rdmaDeviceRestricted = gauge("gdr_rdma_device_restricted",
+		"1 if every file of the device's hw_counters directory refuses to be read.")
+	rdmaDeviceSlowRead = gauge("gdr_rdma_device_slow_read_timestamp_seconds",
+		"Unix time at which the device's slow group (rate, link layer, LIDs, error counters, identity) was read last.")
+
+	rdmaPortInfo = gauge("gdr_rdma_port_info",
+		"Facts about an RDMA port, value 1: link_layer, netdev, speed (the kernel's InfiniBand name for the lane speed, also on Ethernet), port_guid, "+
+			"and state_meaning, constant where the driver reports ACTIVE whatever happens (EFA), else reported."+slowNote)
+	rdmaPortState = gauge("gdr_rdma_port_state_id",
+		"Logical port state (ports/*/state): 0 NOP, 1 DOWN, 2 INIT, 3 ARMED, 4 ACTIVE, 5 ACTIVE_DEFER.")
+	rdmaPortPhysicalState = gauge("gdr_rdma_port_physical_state_id",
+		"Physical port state (ports/*/phys_state): 1 Sleep, 2 Polling, 3 Disabled, 4 PortConfigurationTraining, 5 LinkUp, 6 LinkErrorRecovery, 7 Phy Test.")
+	rdmaPortRate = gauge("gdr_rdma_port_rate_bytes_per_second",
+		"Data rate of the port (ports/*/rate). A placeholder while the port is not ACTIVE; a speed that the kernel does not know reads as SDR."+slowNote)
+	rdmaPortLanes = gauge("gdr_rdma_port_width_lanes",
+		"Link width of the port in lanes (ports/*/rate)."+slowNote)
+	rdmaPortLID = gauge("gdr_rdma_port_lid",
+		"Local identifier of an InfiniBand port (ports/*/lid)."+slowNote)
+	rdmaPortSMLID = gauge("gdr_rdma_port_sm_lid",
+		"Local identifier of the subnet manager that an InfiniBand port obeys (ports/*/sm_lid)."+slowNote)
+	rdmaPortGIDs = gauge("gdr_rdma_port_gids",
+		"Number of entries of the port's GID table by type (ports/*/gid_attrs/types). Counted every 10 minutes, up to the first 64 empty slots in a row.")
+	rdmaPortCarrierChanges = counter("gdr_rdma_port_carrier_changes_total",
+		"Carrier losses and gains of the port's netdev (carrier_changes).")
+	rdmaPortReceiveBytes = counter("gdr_rdma_port_receive_bytes_total",
+		"Bytes received by RDMA traffic, for every driver that counts bytes anywhere: from counters/port_rcv_data, hw_counters/rx_bytes or the like.")
+	rdmaPortTransmitBytes = counter("gdr_rdma_port_transmit_bytes_total",
+		"Bytes sent by RDMA traffic, for every driver that counts bytes anywhere: from counters/port_xmit_data, hw_counters/tx_bytes or the like.")
+	rdmaPortRestricted = gauge("gdr_rdma_port_restricted",
+		"1 if every file of the port's counter directory (source) refuses to be read, as on restricted functions and drivers without PMA. "+
+			"It is then asked again only every 10 to 60 minutes.")
+	rdmaPortSaturated = gauge("gdr_rdma_port_counter_saturated",
+		"1 if an InfiniBand port counter has reached its largest value (4, 8, 16 or 32 bits), at which it stays until it is cleared: its rate is then 0 whatever happens.")
+)
+
+// constantState are the drivers whose port state says nothing.
+var constantState = map[string]bool{"efa": true}
+
+// Roles gives RDMA devices their role by name.
+type Roles interface {
+	// Role returns compute, storage, management, unused or unknown.
+	Role(device string) string
+}
+
+// rdmaView shows the RDMA devices.
+type rdmaView struct {
+	names *namer
+	roles Roles
+}
+
+func (v *rdmaView) show(p *page, s *snapshot.Snapshot) {
+	part := s.RDMA
+	if part == nil || part.Err != nil {
+		return
+	}
+	p.addBool(rdmaClassPresent, part.Listing.Present, nil)
+	p.add(rdmaDevices, float64(part.Listing.Devices), nil)
+	p.add(rdmaDevicesExcluded, float64(part.Listing.Excluded), nil)
+	for _, unit := range part.Units {
+		if unit.Data != nil {
+			v.device(p, unit.Data)
+		}
+	}
+}
+
+func (v *rdmaView) device(p *page, d *rdma.Device) {
+	v.info(p, d)
+	device := pairs("device", d.Name)
+	if !d.SlowRead.IsZero() {
+		p.add(rdmaDeviceSlowRead, float64(d.SlowRead.UnixMilli())/1000, device)
+	}
+	if d.Plane() {
+		return
+	}
+	p.addBool(rdmaDeviceCountersHidden, d.Hidden, device)
+	p.add(rdmaDeviceCountersOmitted, float64(d.Omitted), device)
+	if d.HWRestricted.Known {
+		p.addBool(rdmaDeviceRestricted, d.HWRestricted.Value, device)
+	}
+	v.counters(p, d.HWCounters, device)
+	for i := range d.Ports {
+		v.port(p, d, &d.Ports[i])
+	}
+}
+
+func (v *rdmaView) info(p *page, d *rdma.Device) {
+	p.add(rdmaDeviceInfo, 1, pairs(
+		"device", d.Name, "address", d.PCIAddress, "driver", d.Driver, "firmware", d.Firmware,
+		"board", d.Board, "hca_type", d.HCAType, "node_type", d.NodeType,
+		"node_guid", d.NodeGUID, "sys_image_guid", d.SysImageGUID,
+		"function", string(d.Function), "subfunction", d.SubFunction,
+		"role", v.roles.Role(d.Name), "uverbs", d.Uverbs, "parent", d.Parent,
+	))
+}
+
+func (v *rdmaView) port(p *page, d *rdma.Device, port *rdma.Port) {
+	labels := pairs("device", d.Name, "port", port.Label)
+	v.portFacts(p, d, port, labels)
+	v.portLink(p, port, labels)
+	for _, restriction := range port.Restricted {
+		p.addBool(rdmaPortRestricted, restriction.All, labels.with("source", string(restriction.Source)))
+	}
+	if port.ReceiveBytes.Known {
+		p.add(rdmaPortReceiveBytes, port.ReceiveBytes.Value, labels)
+	}
+	if port.TransmitBytes.Known {
+		p.add(rdmaPortTransmitBytes, port.TransmitBytes.Value, labels)
+	}
+	v.counters(p, port.Counters, labels)
+}
+
+func (v *rdmaView) portFacts(p *page, d *rdma.Device, port *rdma.Port, labels labels) {
+	meaning := "reported"
+	if constantState[d.Driver] {
+		meaning = "constant"
+	}
+	p.add(rdmaPortInfo, 1, pairs("device", d.Name, "port", port.Label, "link_layer", port.LinkLayer,
+		"netdev", port.Netdev, "speed", port.Rate.Value.Speed, "port_guid", port.GUID, "state_meaning", meaning))
+	for _, kind := range slices.Sorted(maps.Keys(port.GIDs)) {
+		p.add(rdmaPortGIDs, float64(port.GIDs[kind]), labels.with("type", kind))
+	}
+}
+
+func (v *rdmaView) portLink(p *page, port *rdma.Port, labels labels) {
+	if port.State.Known {
+		p.add(rdmaPortState, float64(port.State.Value), labels)
+	}
+	if port.PhysicalState.Known {
+		p.add(rdmaPortPhysicalState, float64(port.PhysicalState.Value), labels)
+	}
+	if port.Rate.Known {
+		p.add(rdmaPortRate, float64(port.Rate.Value.BytesPerSecond), labels)
+		if port.Rate.Value.Lanes > 0 {
+			p.add(rdmaPortLanes, float64(port.Rate.Value.Lanes), labels)
+		}
+	}
+	if port.LID.Known {
+		p.add(rdmaPortLID, float64(port.LID.Value), labels)
+	}
+	if port.SMLID.Known {
+		p.add(rdmaPortSMLID, float64(port.SMLID.Value), labels)
+	}
+	if port.CarrierChanges.Known {
+		p.add(rdmaPortCarrierChanges, float64(port.CarrierChanges.Value), labels)
+	}
+}
+
+// counters shows counter files; labels are those of their port or device.
+func (v *rdmaView) counters(p *page, counters []rdma.Counter, labels labels) {
+	for _, c := range counters {
+		named := v.names.family(c.Info)
+		at := labels
+		if named.label != "" {
+			at = labels.with("counter", named.label)
+		}
+		p.add(named.family, c.Scaled(), at)
+		if named.saturates {
+			p.addBool(rdmaPortSaturated, c.Saturated(), labels.with("counter", c.Info.File))
+		}
+	}
+}

@@ -1,0 +1,142 @@
+package snapshot
+
+import (
+	"sort"
+	"sync"
+)
+
+// Change is something that became true or ceased to be since the last Snapshot
+// and that an operator wants in the log once.
+type Change struct {
+	Fact
+	Now bool // false: it was true before
+}
+
+// Fact is a condition of a device or port, or of a whole collector.
+type Fact struct {
+	Collector, Device, Port string
+	Kind                    FactKind
+}
+
+// FactKind is what a Fact says.
+type FactKind string
+
+// Kinds of Fact.
+const (
+	FactClass      FactKind = "class"      // devices are listed at all
+	FactListed     FactKind = "listed"     // the device is listed
+	FactStuck      FactKind = "stuck"      // reading the device does not return
+	FactHidden     FactKind = "hidden"     // counters hidden by a foreign network namespace
+	FactRestricted FactKind = "restricted" // a whole counter directory refuses to be read
+	FactUnlistable FactKind = "unlistable" // the devices cannot be listed
+)
+
+// watcher tells Snapshots apart by their Facts.
+type watcher struct {
+	tell func(Change)
+
+	mu    sync.Mutex
+	facts map[Fact]bool
+}
+
+// look tells of every Fact that came or went.
+func (w *watcher) look(s *Snapshot) {
+	if w.tell == nil || s.RDMA == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	facts := rdmaFacts(s.RDMA, w.facts)
+	changes := diff(w.facts, facts)
+	w.facts = facts
+	for _, change := range changes {
+		w.tell(change)
+	}
+}
+
+// diff returns what differs, in a stable order. Where a whole class of devices
+// came or went, its single devices are not told of.
+func diff(before, after map[Fact]bool) []Change {
+	var changes []Change
+	whole := map[string]bool{}
+	note := func(facts, other map[Fact]bool, now bool) {
+		for fact := range facts {
+			if !other[fact] {
+				changes = append(changes, Change{fact, now})
+				whole[fact.Collector] = whole[fact.Collector] || fact.Kind == FactClass
+			}
+		}
+	}
+	note(after, before, true)
+	note(before, after, false)
+	kept := changes[:0]
+	for _, change := range changes {
+		if change.Kind != FactListed || !whole[change.Collector] {
+			kept = append(kept, change)
+		}
+	}
+	sort.Slice(kept, func(i, j int) bool { return kept[i].less(kept[j]) })
+	return kept
+}
+
+func (c Change) less(other Change) bool {
+	a := [...]string{c.Collector, string(c.Kind), c.Device, c.Port}
+	b := [...]string{other.Collector, string(other.Kind), other.Device, other.Port}
+	for i := range a {
+		if a[i] != b[i] {
+			return a[i] < b[i]
+		}
+	}
+	return c.Now && !other.Now
+}
+
+// rdmaFacts returns what holds now. Of a device that did not answer, what held
+// before is taken to hold still.
+func rdmaFacts(part *RDMAPart, before map[Fact]bool) map[Fact]bool {
+	facts := map[Fact]bool{}
+	if part.Err != nil {
+		for fact := range before {
+			facts[fact] = true
+		}
+		facts[Fact{Collector: CollectorRDMA, Kind: FactUnlistable}] = true
+		return facts
+	}
+	if len(part.Units) > 0 {
+		facts[Fact{Collector: CollectorRDMA, Kind: FactClass}] = true
+	}
+	for _, unit := range part.Units {
+		fact := Fact{Collector: CollectorRDMA, Device: unit.Name, Kind: FactListed}
+		facts[fact] = true
+		if unit.Data == nil {
+			keep(facts, before, unit.Name)
+			fact.Kind = FactStuck
+			facts[fact] = true
+			continue
+		}
+		if unit.Data.Hidden {
+			fact.Kind = FactHidden
+			facts[fact] = true
+		}
+		fact.Kind = FactRestricted
+		if unit.Data.HWRestricted.Value {
+			facts[fact] = true
+		}
+		for i := range unit.Data.Ports {
+			fact.Port = unit.Data.Ports[i].Label
+			for _, restriction := range unit.Data.Ports[i].Restricted {
+				if restriction.All {
+					facts[fact] = true
+				}
+			}
+		}
+	}
+	return facts
+}
+
+func keep(facts, before map[Fact]bool, device string) {
+	for fact := range before {
+		if fact.Device == device && fact.Kind != FactStuck {
+			facts[fact] = true
+		}
+	}
+}

@@ -1,0 +1,78 @@
+package snapshot
+
+import (
+	"context"
+	"time"
+
+	"gdr_exporter/collector/sysread"
+	"gdr_exporter/rdma"
+)
+
+// Options say how a Taker reads.
+type Options struct {
+	// MaxAge is the age up to which what one scrape read serves another; 0: never.
+	MaxAge time.Duration
+	// Deadline is the longest a scrape waits. A device whose read takes longer
+	// is taken to hang.
+	Deadline time.Duration
+	// Now is the clock; nil: time.Now.
+	Now func() time.Time
+	// Tell is called once for each new kind of read error; nil: nobody is told.
+	Tell func(collector string, err sysread.ReadError)
+	// Changed is called for each condition that came or went; nil: nobody is told.
+	Changed func(Change)
+}
+
+// Snapshot is what was read of a host at one time. It is immutable.
+type Snapshot struct {
+	Taken time.Time
+	// RDMA holds the RDMA devices; nil if they were not asked for.
+	RDMA *RDMAPart
+	// Errors are the read errors since start.
+	Errors []ErrorCount
+}
+
+// Taker takes Snapshots. Its methods may be called concurrently.
+type Taker struct {
+	now     func() time.Time
+	ledger  *Ledger
+	watcher watcher
+	rdma    *rdmaSource
+}
+
+// New begins a Taker; the Builder's methods add what it reads.
+func New(options Options) *Builder {
+	if options.Now == nil {
+		options.Now = time.Now
+	}
+	ledger := NewLedger(options.Now, options.Tell)
+	return &Builder{options: options, taker: &Taker{now: options.Now, ledger: ledger, watcher: watcher{tell: options.Changed}}}
+}
+
+// Builder puts a Taker together.
+type Builder struct {
+	options Options
+	taker   *Taker
+}
+
+// RDMA adds the RDMA devices of reader.
+func (b *Builder) RDMA(reader *rdma.Reader) *Builder {
+	b.taker.rdma = newRDMASource(&b.options, b.taker.ledger, reader)
+	return b
+}
+
+// Taker returns the finished Taker.
+func (b *Builder) Taker() *Taker { return b.taker }
+
+// Take returns a Snapshot of the wanted collectors; wanted is asked by collector
+// name. It returns by ctx's deadline at the latest, with what has been read.
+func (t *Taker) Take(ctx context.Context, wanted func(collector string) bool) *Snapshot {
+	s := &Snapshot{Taken: t.now()}
+	if t.rdma != nil && wanted(CollectorRDMA) {
+		part := t.rdma.take(ctx)
+		s.RDMA = &part
+	}
+	t.watcher.look(s)
+	s.Errors = t.ledger.Counts()
+	return s
+}

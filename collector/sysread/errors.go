@@ -1,0 +1,97 @@
+package sysread
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Errors of a file that could be read but says nothing usable.
+var (
+	// ErrNoPMA is the text "N/A (no PMA)" that old kernels put into every
+	// counter file of a function without performance management
+	// (prometheus/node_exporter#966).
+	ErrNoPMA = errors.New("no performance management on this port")
+	// ErrInvalid is text that is not of the attribute's form.
+	ErrInvalid = errors.New("unexpected content")
+)
+
+// ReadError says that one item of a device could not be read.
+type ReadError struct {
+	Device string // device name, "" for the listing of devices itself
+	Port   string // port number as the kernel writes it, "" at device level
+	Source string // file below the device or port directory, such as "counters/VL15_dropped"
+	Err    error  // syscall.Errno, ErrNoPMA or ErrInvalid, wrapped
+}
+
+// Error names device, port and file before the cause.
+func (e ReadError) Error() string {
+	where := e.Source
+	if e.Port != "" {
+		where = "port " + e.Port + " " + where
+	}
+	if e.Device != "" {
+		where = e.Device + " " + where
+	}
+	return fmt.Sprintf("%s: %v", where, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e ReadError) Unwrap() error { return e.Err }
+
+// Errno returns the cause's symbolic name, such as "EINVAL": the kernel's errno
+// name, "no_pma" for ErrNoPMA, else "invalid". Its values are few enough for a
+// metric label.
+func (e ReadError) Errno() string { return ErrnoName(e.Err) }
+
+// ErrnoName is ReadError.Errno for a bare error.
+func ErrnoName(err error) string {
+	var errno syscall.Errno
+	switch {
+	case errors.As(err, &errno):
+		if name := unix.ErrnoName(errno); name != "" {
+			return name
+		}
+		return fmt.Sprintf("errno_%d", int(errno))
+	case errors.Is(err, ErrNoPMA):
+		return "no_pma"
+	default:
+		return "invalid"
+	}
+}
+
+// Vanished reports whether err is what reading a device gives while it goes
+// away: ENODEV through an open descriptor, ENOENT by path.
+func Vanished(err error) bool {
+	return errors.Is(err, syscall.ENODEV) || errors.Is(err, syscall.ENOENT)
+}
+
+// Refused reports whether err is a driver's lasting "no" rather than a passing
+// failure: such files are asked again only rarely, because each refusal may
+// cost a firmware command and a kernel log line (prometheus/node_exporter#3434).
+func Refused(err error) bool {
+	for _, errno := range []syscall.Errno{
+		syscall.EINVAL, syscall.EOPNOTSUPP, syscall.ENOSYS, syscall.EACCES, syscall.EPERM,
+	} {
+		if errors.Is(err, errno) {
+			return true
+		}
+	}
+	return errors.Is(err, ErrNoPMA)
+}
+
+// Absent reports whether err says that there is no such file.
+func Absent(err error) bool {
+	return errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENOTDIR)
+}
+
+// Invalid wraps ErrInvalid with what was seen, cut to a length fit for a log.
+func Invalid(text string) error {
+	const most = 40
+	if len(text) > most {
+		text = text[:most] + "..."
+	}
+	return fmt.Errorf("%w %q", ErrInvalid, text)
+}

@@ -1,0 +1,32 @@
+package sysread
+
+import "sync/atomic"
+
+// IO counts what a reader asks of the kernel and bounds the descriptors that it
+// keeps open. The zero value keeps none.
+type IO struct {
+	// Descriptors is the largest number of files to keep open; further ones
+	// are opened at each read. 0 keeps none.
+	Descriptors int64
+
+	opens, reads, held atomic.Int64
+}
+
+// Opens returns the number of files opened so far.
+func (io *IO) Opens() int64 { return io.opens.Load() }
+
+// Reads returns the number of read system calls made so far.
+func (io *IO) Reads() int64 { return io.reads.Load() }
+
+// Held returns the number of files kept open now.
+func (io *IO) Held() int64 { return io.held.Load() }
+
+func (io *IO) hold() bool {
+	if io.held.Add(1) <= io.Descriptors {
+		return true
+	}
+	io.held.Add(-1)
+	return false
+}
+
+func (io *IO) release() { io.held.Add(-1) }

@@ -1,0 +1,105 @@
+package rdma
+
+import (
+	"time"
+
+	"gdr_exporter/collector/sysread"
+)
+
+// Function is the kind of PCI function behind an RDMA device.
+type Function string
+
+// Kinds of function. A device without PCI parent (soft-RoCE) has FunctionNone.
+const (
+	FunctionNone     Function = ""
+	FunctionPhysical Function = "pf"
+	FunctionVirtual  Function = "vf" // has a physfn link
+	FunctionSub      Function = "sf" // auxiliary device with an sfnum
+)
+
+// Identity is what tells one device from another. Its strings are empty where
+// the driver does not say: that is usual and no error.
+type Identity struct {
+	Name         string // directory name; udev may rename it, never infer a driver from it
+	PCIAddress   string // first PCI function above the device, as sysfs writes it
+	Driver       string // name of the driver bound to <dev>/device
+	Firmware     string // fw_ver
+	Board        string // board_id, the PSID of NVIDIA cards
+	HCAType      string // hca_type
+	NodeType     string // node_type without its number: CA, RNIC, unspecified, ...
+	NodeGUID     string // node_guid; "" also for the all-zero one
+	SysImageGUID string // sys_image_guid, shared by the functions of a card
+	Function     Function
+	SubFunction  string   // sfnum of a sub-function
+	Parent       string   // RDMA device that a plane (SMI) sub-device belongs to
+	CharDevices  []string // names of /dev/infiniband nodes: uverbs0, umad0, issm0
+	Uverbs       string   // the uverbs node among them
+
+	parentPath    string // resolved <dev>/device, "" without one
+	virtualNetdev string // netdev of a soft-RoCE device
+}
+
+// Plane reports whether the device is a sub-device that only shows one plane
+// of a multi-plane port (ConnectX-8 XDR). Its traffic is its parent's, so it
+// must not be counted, probed or judged beside it.
+func (i *Identity) Plane() bool { return i.Parent != "" }
+
+// Device is what one read of a device found.
+type Device struct {
+	Identity
+	Ports []Port
+	// HWCounters are the device-level counters (<dev>/hw_counters).
+	HWCounters []Counter
+	// HWRestricted: every file of <dev>/hw_counters refuses to be read.
+	HWRestricted sysread.Maybe[bool]
+	// Hidden: the driver always has counters, yet no port shows a counter
+	// directory. The sysfs that was read belongs to another network namespace.
+	Hidden bool
+	// Omitted is the number of counter files beyond MaxCounters.
+	Omitted int
+	// SlowRead is when the slow group was read last.
+	SlowRead time.Time
+}
+
+// Port is what one read of a port found.
+type Port struct {
+	Number int // from 1; a switch has port 0
+	Label  string
+
+	State         sysread.Maybe[int] // ports/N/state: 0 NOP, 1 DOWN, 2 INIT, 3 ARMED, 4 ACTIVE, 5 ACTIVE_DEFER
+	PhysicalState sysread.Maybe[int] // ports/N/phys_state: 1 Sleep ... 5 LinkUp, 6 LinkErrorRecovery, 7 Phy Test
+
+	LinkLayer string              // ports/N/link_layer: InfiniBand, Ethernet, Unknown
+	Rate      sysread.Maybe[Rate] // ports/N/rate; a placeholder while the port is not ACTIVE
+	LID       sysread.Maybe[uint64]
+	SMLID     sysread.Maybe[uint64]
+	GUID      string // port GUID (InfiniBand), from gids/0
+	Netdev    string
+	// GIDs counts the GID table's entries by type, as gid_attrs/types names
+	// them; nil if it could not be read.
+	GIDs map[string]int
+	// CarrierChanges is the netdev's count of carrier losses and gains.
+	CarrierChanges sysread.Maybe[uint64]
+
+	Counters []Counter
+	// ReceiveBytes and TransmitBytes are the same quantity for every driver
+	// that counts bytes anywhere; see byteSources.
+	ReceiveBytes  sysread.Maybe[float64]
+	TransmitBytes sysread.Maybe[float64]
+	// Restricted says of each counter directory whether every file in it
+	// refuses to be read.
+	Restricted []Restriction
+}
+
+// Restriction says whether all of a counter directory refuses to be read.
+type Restriction struct {
+	Source Source
+	All    bool
+}
+
+// Rate is a port's data rate as the kernel prints it.
+type Rate struct {
+	BytesPerSecond uint64
+	Lanes          int    // 0 if not printed
+	Speed          string // SDR ... XDR; InfiniBand wording also for Ethernet
+}

@@ -1,0 +1,166 @@
+package rdma
+
+import (
+	"slices"
+	"strconv"
+	"time"
+
+	"gdr_exporter/collector/sysread"
+)
+
+// DeviceReader reads one device and keeps its files open between reads. It is
+// for one goroutine at a time.
+type DeviceReader struct {
+	reader *Reader
+	name   string
+	dir    string // /sys/class/infiniband/<name>
+	buf    [sysread.AttrSize]byte
+
+	id      Identity
+	ports   []*portReader
+	hw      *counterDir // device level
+	slowAt  time.Time
+	pending []sysread.ReadError
+}
+
+func newDeviceReader(r *Reader, class, name string) *DeviceReader {
+	return &DeviceReader{reader: r, name: name, dir: class + "/" + name}
+}
+
+// Name returns the device's name as it was listed.
+func (d *DeviceReader) Name() string { return d.name }
+
+// Read reads the device. The fast group (states, traffic, hw_counters) is read
+// every time; the slow group when it is due, or at once when a port changes
+// state. It returns what was read and, beside it, what was not.
+//
+// ENODEV and ENOENT are what reading gives while a device goes away, so such
+// failures are returned by the next Read: if the device is not listed any more
+// by then, there is no next Read and they were no errors.
+func (d *DeviceReader) Read(now time.Time) (Device, []sysread.ReadError) {
+	r := &pass{io: &d.reader.io, now: now, buf: d.buf[:], device: d.name}
+	slow := d.slowAt.IsZero() || now.Sub(d.slowAt) >= d.reader.options.SlowInterval
+	if slow {
+		d.rescan(r)
+	}
+	if !d.id.Plane() {
+		for _, port := range d.ports {
+			slow = port.readState(r) || slow
+		}
+	}
+	if slow {
+		d.readSlow(r)
+	}
+	device := d.read(r, slow)
+	return device, d.settle(r.errs)
+}
+
+// rescan brings the device's identity and the list of its files up to date.
+func (d *DeviceReader) rescan(r *pass) {
+	d.id = readIdentity(r, d.reader.options.Sysfs, d.dir, d.name)
+	d.rescanPorts(r)
+	r.port = ""
+	var have []*counterDir
+	if d.hw != nil {
+		have = append(have, d.hw)
+	}
+	d.hw = rescanDir(r, have, SourceDeviceHW, d.dir)
+}
+
+func (d *DeviceReader) rescanPorts(r *pass) {
+	labels, err := sysread.ReadNames(r.io, d.dir+"/ports")
+	if err == nil && len(labels) == 0 {
+		err = errNoPorts
+	}
+	if err != nil {
+		r.fail("ports", err)
+		return
+	}
+	var ports []*portReader
+	for _, label := range labels {
+		if port := d.port(label); port != nil {
+			port.rescan(r)
+			ports = append(ports, port)
+		}
+	}
+	for _, old := range d.ports {
+		if !slices.Contains(ports, old) {
+			old.close(r.io)
+		}
+	}
+	slices.SortFunc(ports, func(a, b *portReader) int { return a.number - b.number })
+	d.ports = ports
+}
+
+// port returns the reader of the port directory of that name, or nil if it is none.
+func (d *DeviceReader) port(label string) *portReader {
+	for _, port := range d.ports {
+		if port.label == label {
+			return port
+		}
+	}
+	port, isPort := newPortReader(d.dir+"/ports", label, d.reader.options.Sysfs+"/class/net")
+	if !isPort || label != strconv.Itoa(port.number) {
+		return nil
+	}
+	return port
+}
+
+func (d *DeviceReader) readSlow(r *pass) {
+	d.slowAt = r.now
+	if d.id.Plane() {
+		return
+	}
+	for _, port := range d.ports {
+		port.readSlow(r, &d.id)
+	}
+}
+
+// read puts the device together. Of a plane nothing but its identity is read:
+// its counters are its parent's.
+func (d *DeviceReader) read(r *pass, slow bool) Device {
+	device := Device{Identity: d.id, SlowRead: d.slowAt}
+	if d.id.Plane() {
+		return device
+	}
+	counted := false
+	for _, port := range d.ports {
+		device.Ports = append(device.Ports, port.read(r, slow))
+		device.Omitted += port.omitted()
+		counted = counted || len(port.counters) > 0
+	}
+	r.port = ""
+	if d.hw != nil {
+		device.HWCounters = d.hw.read(r, slow, nil)
+		device.HWRestricted = sysread.Some(d.hw.restricted)
+		device.Omitted += d.hw.omitted
+		counted = true
+	}
+	device.Hidden = !counted && len(d.ports) > 0 && countingDrivers[d.id.Driver]
+	return device
+}
+
+// settle returns the failures that count now and keeps back those that count
+// only if the device is still there at the next Read.
+func (d *DeviceReader) settle(errs []sysread.ReadError) []sysread.ReadError {
+	settled := d.pending
+	d.pending = nil
+	for _, err := range errs {
+		if sysread.Vanished(err.Err) {
+			d.pending = append(d.pending, err)
+		} else {
+			settled = append(settled, err)
+		}
+	}
+	return settled
+}
+
+// Close closes the device's files.
+func (d *DeviceReader) Close() {
+	for _, port := range d.ports {
+		port.close(&d.reader.io)
+	}
+	if d.hw != nil {
+		d.hw.close(&d.reader.io)
+	}
+}
