@@ -33,9 +33,12 @@ func newFamily(name, help string, kind dto.MetricType) *family {
 // that is a fifth of the processor time for the 800 samples of an 8-NIC node.
 // What the registry would check at run time (unique series, one type per
 // family, valid names) is checked in tests over all fixtures instead.
+//
+// Its memory is used again by later scrapes.
 type page struct {
 	families map[*family]*dto.MetricFamily
-	block    []sample
+	blocks   [][]sample
+	used     int // samples in use, over all blocks
 }
 
 // sample is a metric with room for the value it points to.
@@ -46,9 +49,35 @@ type sample struct {
 	value   float64
 }
 
-const blockSize = 128
+const blockSize = 256
 
 func newPage() *page { return &page{families: map[*family]*dto.MetricFamily{}} }
+
+// reset empties the page. A family that had no sample since the last reset is
+// forgotten, so that memory follows what is shown.
+func (p *page) reset() {
+	for f, mf := range p.families {
+		if len(mf.Metric) == 0 {
+			delete(p.families, f)
+		}
+		mf.Metric = mf.Metric[:0]
+	}
+	if keep := p.used/blockSize + 1; keep < len(p.blocks) {
+		p.blocks = p.blocks[:keep:keep]
+	}
+	p.used = 0
+}
+
+// next returns an unused sample.
+func (p *page) next() *sample {
+	block := p.used / blockSize
+	if block == len(p.blocks) {
+		p.blocks = append(p.blocks, make([]sample, blockSize))
+	}
+	s := &p.blocks[block][p.used%blockSize]
+	p.used++
+	return s
+}
 
 // add adds a sample. Each family gets a series at most once per scrape.
 func (p *page) add(f *family, value float64, labels labels) {
@@ -57,19 +86,15 @@ func (p *page) add(f *family, value float64, labels labels) {
 		mf = &dto.MetricFamily{Name: &f.name, Help: &f.help, Type: &f.kind}
 		p.families[f] = mf
 	}
-	if len(p.block) == 0 {
-		p.block = make([]sample, blockSize)
-	}
-	s := &p.block[0]
-	p.block = p.block[1:]
+	s := p.next()
 	s.value = value
 	s.metric.Label = labels
 	if f.kind == dto.MetricType_COUNTER {
 		s.counter.Value = &s.value
-		s.metric.Counter = &s.counter
+		s.metric.Counter, s.metric.Gauge = &s.counter, nil
 	} else {
 		s.gauge.Value = &s.value
-		s.metric.Gauge = &s.gauge
+		s.metric.Counter, s.metric.Gauge = nil, &s.gauge
 	}
 	mf.Metric = append(mf.Metric, &s.metric)
 }
@@ -86,7 +111,9 @@ func (p *page) addBool(f *family, value bool, labels labels) {
 func (p *page) gather() []*dto.MetricFamily {
 	families := make([]*dto.MetricFamily, 0, len(p.families))
 	for _, mf := range p.families {
-		families = append(families, mf)
+		if len(mf.Metric) > 0 {
+			families = append(families, mf)
+		}
 	}
 	sortFamilies(families)
 	return families
@@ -96,41 +123,10 @@ func sortFamilies(families []*dto.MetricFamily) {
 	sort.Slice(families, func(i, j int) bool { return families[i].GetName() < families[j].GetName() })
 }
 
-// gathererFunc is a prometheus.Gatherer.
-type gathererFunc func() ([]*dto.MetricFamily, error)
+// gathererFunc is a prometheus.TransactionalGatherer.
+type gathererFunc func() ([]*dto.MetricFamily, func(), error)
 
-// Gather implements prometheus.Gatherer.
-func (f gathererFunc) Gather() ([]*dto.MetricFamily, error) { return f() }
+// Gather implements prometheus.TransactionalGatherer.
+func (f gathererFunc) Gather() ([]*dto.MetricFamily, func(), error) { return f() }
 
-var _ prometheus.Gatherer = gathererFunc(nil)
-
-// labels are label pairs in the order of their names; samples share them.
-type labels []*dto.LabelPair
-
-// pairs makes labels of names and values in turn. Characters that are not valid
-// UTF-8 (a firmware may put anything into a text) are replaced.
-func pairs(namesAndValues ...string) labels {
-	n := len(namesAndValues) / 2
-	l := make(labels, n)
-	room := make([]dto.LabelPair, n)
-	strs := make([]string, 2*n)
-	for i := range n {
-		strs[2*i], strs[2*i+1] = namesAndValues[2*i], printable(namesAndValues[2*i+1])
-		room[i].Name, room[i].Value = &strs[2*i], &strs[2*i+1]
-		l[i] = &room[i]
-	}
-	sort.Slice(l, func(i, j int) bool { return *l[i].Name < *l[j].Name })
-	return l
-}
-
-// with returns the labels and one more.
-func (l labels) with(name, value string) labels {
-	added := pairs(name, value)[0]
-	all := make(labels, 0, len(l)+1)
-	i := 0
-	for ; i < len(l) && l[i].GetName() < name; i++ {
-		all = append(all, l[i])
-	}
-	all = append(all, added)
-	return append(all, l[i:]...)
-}
+var _ prometheus.TransactionalGatherer = gathererFunc(nil)

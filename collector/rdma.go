@@ -71,9 +71,12 @@ type Roles interface {
 
 // rdmaView shows the RDMA devices.
 type rdmaView struct {
-	names *namer
-	roles Roles
+	names  *namer
+	roles  Roles
+	labels labelCache
 }
+
+func newRDMAView(roles Roles) *rdmaView { return &rdmaView{names: newNamer(), roles: roles} }
 
 func (v *rdmaView) show(p *page, s *snapshot.Snapshot) {
 	part := s.RDMA
@@ -92,7 +95,7 @@ func (v *rdmaView) show(p *page, s *snapshot.Snapshot) {
 
 func (v *rdmaView) device(p *page, d *rdma.Device) {
 	v.info(p, d)
-	device := pairs("device", d.Name)
+	device := v.labels.of(d.Name, "")
 	if !d.SlowRead.IsZero() {
 		p.add(rdmaDeviceSlowRead, float64(d.SlowRead.UnixMilli())/1000, device)
 	}
@@ -121,11 +124,11 @@ func (v *rdmaView) info(p *page, d *rdma.Device) {
 }
 
 func (v *rdmaView) port(p *page, d *rdma.Device, port *rdma.Port) {
-	labels := pairs("device", d.Name, "port", port.Label)
+	labels := v.labels.of(d.Name, port.Label)
 	v.portFacts(p, d, port, labels)
 	v.portLink(p, port, labels)
 	for _, restriction := range port.Restricted {
-		p.addBool(rdmaPortRestricted, restriction.All, labels.with("source", string(restriction.Source)))
+		p.addBool(rdmaPortRestricted, restriction.All, v.labels.with(labels, "source", string(restriction.Source)))
 	}
 	if port.ReceiveBytes.Known {
 		p.add(rdmaPortReceiveBytes, port.ReceiveBytes.Value, labels)
@@ -144,7 +147,7 @@ func (v *rdmaView) portFacts(p *page, d *rdma.Device, port *rdma.Port, labels la
 	p.add(rdmaPortInfo, 1, pairs("device", d.Name, "port", port.Label, "link_layer", port.LinkLayer,
 		"netdev", port.Netdev, "speed", port.Rate.Value.Speed, "port_guid", port.GUID, "state_meaning", meaning))
 	for _, kind := range slices.Sorted(maps.Keys(port.GIDs)) {
-		p.add(rdmaPortGIDs, float64(port.GIDs[kind]), labels.with("type", kind))
+		p.add(rdmaPortGIDs, float64(port.GIDs[kind]), v.labels.with(labels, "type", kind))
 	}
 }
 
@@ -178,11 +181,11 @@ func (v *rdmaView) counters(p *page, counters []rdma.Counter, labels labels) {
 		named := v.names.family(c.Info)
 		at := labels
 		if named.label != "" {
-			at = labels.with("counter", named.label)
+			at = v.labels.with(labels, "counter", named.label)
 		}
 		p.add(named.family, c.Scaled(), at)
 		if named.saturates {
-			p.addBool(rdmaPortSaturated, c.Saturated(), labels.with("counter", c.Info.File))
+			p.addBool(rdmaPortSaturated, c.Saturated(), v.labels.with(labels, "counter", c.Info.File))
 		}
 	}
 }

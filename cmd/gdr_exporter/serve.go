@@ -47,8 +47,12 @@ func serve(ctx context.Context, c *config, stderr io.Writer) error {
 	}
 	limitProcessors()
 	d := newDaemon(c, newLogger(c.logLevel, c.logFormat, stderr))
+	handler, err := d.routes()
+	if err != nil {
+		return err
+	}
 	server := &http.Server{
-		Handler:           d.routes(),
+		Handler:           handler,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       5 * time.Minute,
 		ErrorLog:          zap.NewStdLog(d.logger.With(zap.String("component", "http"))),
@@ -124,18 +128,22 @@ func (d *daemon) stop(server *http.Server) error {
 	return nil
 }
 
-func (d *daemon) routes() http.Handler {
-	mux := http.NewServeMux()
-	mux.Handle(d.config.telemetryPath, collector.NewHandler(collector.Config{
+func (d *daemon) routes() (http.Handler, error) {
+	metrics, err := collector.NewHandler(collector.Config{
 		Taker: d.taker, Enabled: d.config.enabled(), Roles: d.config.roles,
 		Deadline: d.config.deadline, MaxInFlight: d.config.maxRequests,
 		Self: d.self(), Log: zap.NewStdLog(d.logger.With(zap.String("component", "metrics"))),
 		Stop: d.waiting,
-	}))
+	})
+	if err != nil {
+		return nil, err
+	}
+	mux := http.NewServeMux()
+	mux.Handle(d.config.telemetryPath, metrics)
 	mux.HandleFunc("/-/healthy", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "healthy\n") })
 	mux.HandleFunc("/-/ready", d.serveReady)
 	mux.HandleFunc("/{$}", d.serveLanding)
-	return mux
+	return mux, nil
 }
 
 // self are the metrics about the exporter itself.
@@ -143,10 +151,12 @@ func (d *daemon) self() prometheus.Gatherer {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(versioncollector.NewCollector("gdr_exporter"))
 	if d.config.exporterMetrics {
-		registry.MustRegister(
-			collectors.NewGoCollector(),
-			collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		)
+		registry.MustRegister(collectors.NewGoCollector())
+		if process, err := newProcessCollector(); err == nil {
+			registry.MustRegister(process)
+		} else {
+			d.logger.Warn("no process_* metrics", zap.Error(err))
+		}
 	}
 	return registry
 }

@@ -1,0 +1,50 @@
+package collector
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"gdr_exporter/collector/snapshot"
+	"gdr_exporter/rdma"
+	"gdr_exporter/rdma/rdmatest"
+)
+
+type noRoles struct{}
+
+func (noRoles) Role(string) string { return "unknown" }
+
+// BenchmarkScrape is one scrape of an 8-NIC node: reading, rendering, encoding.
+func BenchmarkScrape(b *testing.B) {
+	dir := b.TempDir()
+	if err := rdmatest.Node8().WriteTo(dir); err != nil {
+		b.Fatal(err)
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector())
+	reader := rdma.NewReader(rdma.Options{Sysfs: dir + "/sys", SlowInterval: time.Minute, Descriptors: 4096})
+	taker := snapshot.New(snapshot.Options{Deadline: 5 * time.Second}).RDMA(reader).Taker()
+	h, err := NewHandler(Config{Taker: taker, Enabled: []string{"rdma"}, Roles: noRoles{}, Deadline: 5 * time.Second, Self: registry})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, encoding := range []string{"identity", "gzip"} {
+		b.Run(encoding, func(b *testing.B) {
+			r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
+			r.Header.Set("Accept", "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3")
+			r.Header.Set("Accept-Encoding", encoding)
+			b.ReportAllocs()
+			for b.Loop() {
+				w := httptest.NewRecorder()
+				h.ServeHTTP(w, r)
+				if w.Code != http.StatusOK {
+					b.Fatal(w.Code)
+				}
+			}
+		})
+	}
+}
