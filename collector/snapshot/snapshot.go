@@ -76,3 +76,10 @@ func (t *Taker) Take(ctx context.Context, wanted func(collector string) bool) *S
 	s.Errors = t.ledger.Counts()
 	return s
 }
+
+// Close releases what the readers keep open. No Snapshot may be taken after it.
+func (t *Taker) Close() {
+	if t.rdma != nil {
+		t.rdma.close()
+	}
+}

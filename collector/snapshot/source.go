@@ -210,6 +210,17 @@ func (s *source[U, T, L]) hangingOrphans(units []U) []stuckUnit {
 	return stuck
 }
 
+// close releases what the units keep open; those that hang are closed when they
+// return.
+func (s *source[U, T, L]) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, w := range s.workers {
+		w.retire()
+	}
+	s.workers = map[U]*worker[U, T]{}
+}
+
 func (r *round[U, T, L]) finish(now time.Time) {
 	r.mu.Lock()
 	r.finished = now

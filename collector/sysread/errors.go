@@ -46,11 +46,21 @@ func (e ReadError) Unwrap() error { return e.Err }
 // metric label.
 func (e ReadError) Errno() string { return ErrnoName(e.Err) }
 
+// kernelNames are the names that the kernel's sources use where the C library
+// has another or none.
+var kernelNames = map[syscall.Errno]string{
+	syscall.EOPNOTSUPP: "EOPNOTSUPP", // also called ENOTSUP
+	524:                "ENOTSUPP",   // include/linux/errno.h, leaks from some drivers
+}
+
 // ErrnoName is ReadError.Errno for a bare error.
 func ErrnoName(err error) string {
 	var errno syscall.Errno
 	switch {
 	case errors.As(err, &errno):
+		if name := kernelNames[errno]; name != "" {
+			return name
+		}
 		if name := unix.ErrnoName(errno); name != "" {
 			return name
 		}
