@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -132,7 +133,7 @@ func TestCases(t *testing.T) {
 
 func checkCase(t *testing.T, c rdmatest.Case) {
 	scene := c.Scene()
-	dir := t.TempDir()
+	dir := tempTree(t)
 	if err := scene.Tree.WriteTo(dir); err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +172,7 @@ func serveFaults(t *testing.T, dir string, faults []rdmatest.Fault) (root string
 	if err := rdmatest.Supported(); err != nil {
 		t.Skipf("real errnos need FUSE: %v", err)
 	}
-	root = t.TempDir()
+	root = tempTree(t)
 	fs, err := rdmatest.Mount(dir, root)
 	if err != nil {
 		t.Fatal(err)
@@ -197,7 +198,7 @@ func checkHealthy(t *testing.T, page samples) {
 	healthyAlone.once.Do(func() {
 		tree := rdmatest.New()
 		tree.MLX5IB(rdmatest.Options{Name: rdmatest.HealthyName, PCIAddress: "0000:18:00.0"})
-		dir := t.TempDir()
+		dir := tempTree(t)
 		if err := tree.WriteTo(dir); err != nil {
 			t.Fatal(err)
 		}
@@ -405,3 +406,19 @@ func checkChanged(t *testing.T, b *bench, c rdmatest.Case, scene rdmatest.Scene)
 }
 
 func deviceSeries(family, device string) string { return series(family, pairs("device", device)) }
+
+// tempTree is t.TempDir in memory where there is such a place: the trees have
+// hundreds of files.
+func tempTree(t testing.TB) string {
+	t.Helper()
+	dir, err := rdmatest.MkdirTemp()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}

@@ -20,7 +20,7 @@ func (noRoles) Role(string) string { return "unknown" }
 
 // BenchmarkScrape is one scrape of an 8-NIC node: reading, rendering, encoding.
 func BenchmarkScrape(b *testing.B) {
-	dir := b.TempDir()
+	dir := tempTree(b)
 	if err := rdmatest.Node8().WriteTo(dir); err != nil {
 		b.Fatal(err)
 	}
