@@ -19,7 +19,7 @@ const (
 
 // counterFile is one file of a counter directory.
 type counterFile struct {
-	sysread.Attr
+	attr  sysread.Attr
 	name  string // relative to the port or device, for error messages
 	info  *CounterInfo
 	value sysread.Maybe[uint64] // as of the last read
@@ -68,13 +68,13 @@ func (d *counterDir) rescan(io *sysread.IO) error {
 	for _, info := range infos {
 		file, found := kept[info.File]
 		if !found {
-			file = counterFile{info: info, name: d.source.dir() + "/" + info.File, Attr: sysread.NewAttr(d.path + "/" + info.File)}
+			file = counterFile{info: info, name: d.source.dir() + "/" + info.File, attr: sysread.NewAttr(d.path + "/" + info.File)}
 		}
 		delete(kept, info.File)
 		files = append(files, file)
 	}
 	for _, gone := range kept {
-		gone.Close(io)
+		gone.attr.Close(io)
 	}
 	d.names, d.files, d.omitted = names, files, omitted
 	return nil
@@ -169,7 +169,7 @@ func (d *counterDir) nothingKnown() bool {
 
 func (d *counterDir) close(io *sysread.IO) {
 	for i := range d.files {
-		d.files[i].Close(io)
+		d.files[i].attr.Close(io)
 	}
 }
 
@@ -192,7 +192,7 @@ func (f *counterFile) read(r *pass) bool {
 }
 
 func (f *counterFile) take(r *pass) (uint64, error) {
-	text, err := f.Attr.Read(r.io, r.buf)
+	text, err := f.attr.Read(r.io, r.buf)
 	if err != nil {
 		return 0, err
 	}

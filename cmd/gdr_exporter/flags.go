@@ -2,9 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"path"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -40,21 +43,19 @@ const description = "Prometheus exporter for the health of RDMA and GPU intercon
 // dispatch parses the command line and runs what it asks for.
 func dispatch(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	app, c := newApp()
-	done := false
-	app.UsageWriter(stdout).ErrorWriter(stderr).Terminate(func(int) { done = true })
-	command, err := app.Parse(args)
-	if done { // --help or --version has been printed
-		return nil
-	}
-	if err != nil {
-		return usagef("%w, try --help", err)
-	}
-	switch command {
-	case "serve":
-		return serve(ctx, c, stderr)
-	default:
-		return usagef("unknown command %q", command)
-	}
+	app.UsageWriter(stdout).ErrorWriter(stderr).Terminate(terminate)
+	return untilTerminated(func() error {
+		command, err := parse(app, args)
+		if err != nil {
+			return usagef("%w; try --help", err)
+		}
+		switch command {
+		case "serve":
+			return serve(ctx, c, stderr)
+		default:
+			return usagef("unknown command %q", command)
+		}
+	})
 }
 
 func newApp() (*kingpin.Application, *config) {
@@ -62,7 +63,7 @@ func newApp() (*kingpin.Application, *config) {
 	app := kingpin.New("gdr_exporter", description)
 	app.HelpFlag.Short('h')
 	app.Version(version.Print("gdr_exporter"))
-	app.Command("serve", "Serve metrics until told to stop (the default command).").Default()
+	app.Command("serve", "Serve metrics until told to stop (the default command).")
 	webFlags(app, c)
 	readFlags(app, c)
 	for _, info := range collector.Collectors {
@@ -103,31 +104,51 @@ func readFlags(app *kingpin.Application, c *config) {
 // validate checks what no single flag can.
 func (c *config) validate() error {
 	switch {
-	case !strings.HasPrefix(c.telemetryPath, "/"):
-		return usagef("--web.telemetry-path %q does not begin with /", c.telemetryPath)
-	case c.telemetryPath == "/" || strings.HasPrefix(c.telemetryPath, "/-/"):
-		return usagef("--web.telemetry-path %q is taken", c.telemetryPath)
 	case c.deadline <= 0:
-		return usagef("--scrape.deadline %v must be above 0", c.deadline)
+		return usagef("--scrape.deadline=%v: must be above 0", c.deadline)
 	case c.maxAge < 0:
-		return usagef("--scrape.max-age %v must not be below 0", c.maxAge)
+		return usagef("--scrape.max-age=%v: must not be below 0", c.maxAge)
 	case c.slowInterval < 0:
-		return usagef("--scrape.slow-interval %v must not be below 0", c.slowInterval)
+		return usagef("--scrape.slow-interval=%v: must not be below 0", c.slowInterval)
 	case c.maxRequests < 0:
-		return usagef("--web.max-requests %d must not be below 0", c.maxRequests)
+		return usagef("--web.max-requests=%d: must not be below 0", c.maxRequests)
 	}
-	for flag, path := range map[string]string{"--path.sysfs": c.sysfs, "--path.procfs": c.procfs} {
-		if err := readableDir(path); err != nil {
-			return usagef("%s: %w", flag, err)
+	if err := servable(c.telemetryPath); err != nil {
+		return usagef("--web.telemetry-path=%s: %w", c.telemetryPath, err)
+	}
+	for _, dir := range []struct{ flag, path string }{{"sysfs", c.sysfs}, {"procfs", c.procfs}} {
+		if err := readableDir(dir.path); err != nil {
+			return usagef("--path.%s=%s: %w", dir.flag, dir.path, err)
 		}
 	}
 	if file := *c.web.WebConfigFile; file != "" {
 		if err := web.Validate(file); err != nil {
-			return usagef("--web.config.file: %w", err)
+			return usagef("--web.config.file=%s: %w", file, unpath(err))
 		}
 	}
 	return nil
 }
+
+// plainPath matches what a path is made of: http.ServeMux takes blanks, braces
+// and the like for its pattern language, and panics at bad patterns.
+var plainPath = regexp.MustCompile("^(/[A-Za-z0-9._~-]+)+$")
+
+// servable reports why the metrics cannot be served at path, or nil.
+func servable(at string) error {
+	switch {
+	case !strings.HasPrefix(at, "/"):
+		return errors.New("must begin with /")
+	case at == "/" || slices.ContainsFunc(reservedPaths, func(prefix string) bool { return strings.HasPrefix(at+"/", prefix) }):
+		return fmt.Errorf("taken, as are all paths below %s", strings.Join(reservedPaths, " "))
+	case !plainPath.MatchString(at) || path.Clean(at) != at:
+		return errors.New("must be a plain path such as /metrics, of letters, digits, dot, dash, underscore and slash, not ending with /")
+	default:
+		return nil
+	}
+}
+
+// reservedPaths are, beside the root, used by this version or a later one.
+var reservedPaths = []string{"/-/", "/api/", "/runbooks/"}
 
 // enabled returns the names of the collectors that are switched on.
 func (c *config) enabled() []string {
@@ -151,9 +172,13 @@ type anchored struct{ target **regexp.Regexp }
 
 // Set implements kingpin.Value.
 func (a anchored) Set(text string) error {
+	// By itself first: the error is then about what the user wrote, and a ")(" does not pass.
+	if _, err := regexp.Compile(text); err != nil {
+		return fmt.Errorf("bad regular expression: %s", strings.TrimPrefix(err.Error(), "error parsing regexp: "))
+	}
 	re, err := regexp.Compile("^(?:" + text + ")$")
 	if err != nil {
-		return fmt.Errorf("bad regular expression %q: %w", text, err)
+		return fmt.Errorf("bad regular expression: %w", err)
 	}
 	*a.target = re
 	return nil

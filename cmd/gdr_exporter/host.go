@@ -2,7 +2,7 @@ package main
 
 import (
 	"errors"
-	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"runtime"
@@ -14,22 +14,22 @@ import (
 func readableDir(path string) error {
 	dir, err := os.Open(path)
 	if err != nil {
-		return unpath(path, err)
+		return unpath(err)
 	}
 	defer func() { _ = dir.Close() }()
-	if _, err := dir.ReadDir(1); err != nil && err.Error() != "EOF" {
-		return unpath(path, err)
+	if _, err := dir.ReadDir(1); err != nil && !errors.Is(err, io.EOF) {
+		return unpath(err)
 	}
 	return nil
 }
 
-// unpath says path and cause once: "/nosuch: no such file or directory".
-func unpath(path string, err error) error {
-	var pathError *fs.PathError
-	if errors.As(err, &pathError) {
-		err = pathError.Err
+// unpath takes the path off an error of the file that a flag names, since the
+// message has it already: "no such file or directory".
+func unpath(err error) error {
+	if pathError, isBare := err.(*fs.PathError); isBare { //nolint:errorlint // one wrapped is about some other file
+		return pathError.Err
 	}
-	return fmt.Errorf("%s: %w", path, err)
+	return err
 }
 
 // descriptorBudget is how many files the readers may keep open: most of what

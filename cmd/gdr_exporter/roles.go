@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -23,11 +24,11 @@ type role struct {
 func (r *roles) Set(text string) error {
 	cut := strings.LastIndex(text, "=")
 	if cut <= 0 {
-		return fmt.Errorf("%q is not of the form REGEXP=ROLE", text)
+		return errors.New("not of the form REGEXP=ROLE")
 	}
 	kind := text[cut+1:]
 	if !slices.Contains(knownRoles, kind) {
-		return fmt.Errorf("unknown role %q in %q; known: %s", kind, text, strings.Join(knownRoles, " "))
+		return fmt.Errorf("unknown role %q, known are %s", kind, strings.Join(knownRoles, ", "))
 	}
 	var re *regexp.Regexp
 	if err := (anchored{&re}).Set(text[:cut]); err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"net"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -13,7 +12,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	versioncollector "github.com/prometheus/client_golang/prometheus/collectors/version"
 	"github.com/prometheus/common/version"
-	"github.com/prometheus/exporter-toolkit/web"
 	"go.uber.org/zap"
 
 	"gdr_exporter/collector"
@@ -51,35 +49,17 @@ func serve(ctx context.Context, c *config, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	server := &http.Server{
-		Handler:           handler,
-		ReadHeaderTimeout: 10 * time.Second,
-		IdleTimeout:       5 * time.Minute,
-		ErrorLog:          zap.NewStdLog(d.logger.With(zap.String("component", "http"))),
-	}
-	listening := make(chan struct{})
-	server.BaseContext = func(net.Listener) context.Context {
-		select {
-		case <-listening:
-		default:
-			close(listening)
-		}
-		return context.Background()
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- web.ListenAndServe(server, c.web, toolkitLogger(d.logger)) }()
-	select {
-	case err := <-ended:
-		return usagef("%w", err)
-	case <-listening:
+	servers, err := listenAndServe(c, handler, d.logger)
+	if err != nil {
+		return err
 	}
 	d.logger.Info("started", zap.String("version", version.Version))
 	go d.first()
 	select {
-	case err := <-ended:
+	case err := <-servers.ended:
 		return err
 	case <-ctx.Done():
-		return d.stop(server)
+		return d.stop(servers)
 	}
 }
 
@@ -101,7 +81,7 @@ func newDaemon(c *config, logger *zap.Logger) *daemon {
 
 // first takes the first Snapshot, so that ready does not wait for a scrape.
 func (d *daemon) first() {
-	s := d.snapshot(d.waiting)
+	s := d.snapshot(context.Background())
 	d.ready.Store(true)
 	d.logger.Info("first snapshot taken", zap.String("rdma", status.Sentence(s)))
 }
@@ -109,16 +89,17 @@ func (d *daemon) first() {
 func (d *daemon) snapshot(ctx context.Context) *snapshot.Snapshot {
 	ctx, cancel := context.WithTimeout(ctx, d.config.deadline)
 	defer cancel()
+	defer context.AfterFunc(d.waiting, cancel)()
 	return d.taker.Take(ctx, func(string) bool { return true })
 }
 
 // stop closes the listeners at once and lets running scrapes end.
-func (d *daemon) stop(server *http.Server) error {
+func (d *daemon) stop(servers *servers) error {
 	d.logger.Info("stopping")
 	defer time.AfterFunc(stopGrace, d.endWaiting).Stop()
 	ctx, cancel := context.WithTimeout(context.Background(), stopMost)
 	defer cancel()
-	if err := server.Shutdown(ctx); err != nil {
+	if err := servers.shutdown(ctx); err != nil {
 		if !errors.Is(err, context.DeadlineExceeded) {
 			return err
 		}
@@ -139,10 +120,10 @@ func (d *daemon) routes() (http.Handler, error) {
 		return nil, err
 	}
 	mux := http.NewServeMux()
-	mux.Handle(d.config.telemetryPath, metrics)
-	mux.HandleFunc("/-/healthy", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "healthy\n") })
-	mux.HandleFunc("/-/ready", d.serveReady)
-	mux.HandleFunc("/{$}", d.serveLanding)
+	mux.Handle("GET "+d.config.telemetryPath, metrics) // GET stands for HEAD too
+	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "healthy\n") })
+	mux.HandleFunc("GET /-/ready", d.serveReady)
+	mux.HandleFunc("GET /{$}", d.serveLanding)
 	return mux, nil
 }
 

@@ -100,7 +100,7 @@ func readBusybox() ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	defer program.Close()
+	defer func() { _ = program.Close() }()
 	for _, segment := range program.Progs {
 		if segment.Type == elf.PT_INTERP {
 			return nil, fmt.Errorf("%s is not static: install the Debian package %s", path, debianPackages["busybox"])

@@ -2,6 +2,7 @@ package sysread
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"sort"
@@ -85,7 +86,7 @@ func open(io *IO, path string) (int, error) {
 	for {
 		io.opens.Add(1)
 		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-		if err != syscall.EINTR {
+		if !errors.Is(err, syscall.EINTR) {
 			return fd, err
 		}
 	}
@@ -96,7 +97,7 @@ func pread(io *IO, fd int, buf []byte) ([]byte, error) {
 		io.reads.Add(1)
 		n, err := syscall.Pread(fd, buf, 0)
 		switch {
-		case err == syscall.EINTR:
+		case errors.Is(err, syscall.EINTR):
 			continue
 		case err != nil:
 			return nil, err

@@ -45,7 +45,7 @@ func (d Device) File(port int, name string) string { return path.Join(d.Port(por
 
 // model is what the driver decides: the parts of a device that the builders share are made from it.
 type model struct {
-	driver, bus           string // bus is "pci" unless said otherwise
+	driver                string
 	vendor, device, class string
 	node                  string // node_type
 	link                  string // link_layer

@@ -1,0 +1,59 @@
+package collector
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// importRules are the design's table of what a package must not import,
+// directly. A trailing /... covers everything below.
+var importRules = []struct {
+	packages  string
+	forbidden []string
+}{
+	{"gdr_exporter/rdma", []string{"github.com/prometheus/...", "go.uber.org/...", "gdr_exporter/gpu/...", "gdr_exporter/collector", "gdr_exporter/collector/snapshot", "C"}},
+	{"gdr_exporter/collector/sysread", []string{"github.com/prometheus/...", "go.uber.org/...", "gdr_exporter/...", "C"}},
+	{"gdr_exporter/collector", []string{"os", "github.com/NVIDIA/...", "github.com/prometheus/procfs/...", "github.com/Mellanox/...", "github.com/mdlayher/...", "github.com/vishvananda/...", "C"}},
+	{"gdr_exporter/collector/status", []string{"os", "github.com/prometheus/...", "github.com/NVIDIA/...", "github.com/Mellanox/...", "github.com/mdlayher/...", "C"}},
+	{"gdr_exporter/collector/snapshot", []string{"github.com/prometheus/client_golang/...", "C"}},
+}
+
+func TestImports(t *testing.T) {
+	out, err := exec.Command("go", "list", "-f", `{{.ImportPath}}:{{join .Imports " "}}`, "gdr_exporter/...").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	imports := map[string][]string{}
+	for line := range strings.Lines(string(out)) {
+		name, list, _ := strings.Cut(strings.TrimSpace(line), ":")
+		imports[name] = strings.Fields(list)
+	}
+	for _, rule := range importRules {
+		list, found := imports[rule.packages]
+		if !found {
+			t.Errorf("no package %s", rule.packages)
+		}
+		for _, imported := range list {
+			for _, forbidden := range rule.forbidden {
+				if covers(forbidden, imported) {
+					t.Errorf("%s imports %s", rule.packages, imported)
+				}
+			}
+		}
+	}
+	for name, list := range imports {
+		for _, imported := range list {
+			if strings.HasPrefix(imported, "github.com/prometheus/client_golang") && name != "gdr_exporter/collector" && !strings.HasPrefix(name, "gdr_exporter/cmd/") {
+				t.Errorf("%s imports %s: only collector makes metrics", name, imported)
+			}
+		}
+	}
+}
+
+func covers(pattern, path string) bool {
+	if base, tree := strings.CutSuffix(pattern, "/..."); tree {
+		return path == base || strings.HasPrefix(path, base+"/")
+	}
+	return path == pattern
+}
