@@ -38,7 +38,8 @@ type config struct {
 }
 
 const description = "Prometheus exporter for the health of RDMA and GPU interconnects.\n\n" +
-	"Example: gdr_exporter --rdma.device-exclude='mlx5_an.*' --rdma.role='mlx5_[89]=storage'"
+	"Example, leaving out some devices and calling others storage:\n\n" +
+	"  gdr_exporter --rdma.device-exclude='mlx5_an.*' --rdma.role='mlx5_[89]=storage'"
 
 // dispatch parses the command line and runs what it asks for.
 func dispatch(ctx context.Context, args []string, stdout, stderr io.Writer) error {

@@ -90,7 +90,8 @@ func blame(parsed *kingpin.ParseContext, err error) error {
 			cause = errors.New("not a number")
 		}
 		if cause != nil {
-			return fmt.Errorf("--%s=%s: %w", model.Name, *element.Value, cause)
+			text := strings.TrimPrefix(strings.TrimPrefix(cause.Error(), "enum value "), "time: ")
+			return fmt.Errorf("--%s=%s: %s", model.Name, *element.Value, text)
 		}
 	}
 	return err

@@ -1,0 +1,69 @@
+# gdr_exporter. `make help` lists what there is.
+
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+REVISION ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
+BRANCH   ?= $(shell git rev-parse --abbrev-ref HEAD 2>/dev/null || echo unknown)
+INFO     := github.com/prometheus/common/version
+LDFLAGS  := -X $(INFO).Version=$(VERSION) -X $(INFO).Revision=$(REVISION) -X $(INFO).Branch=$(BRANCH)
+
+GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+NODE_EXPORTER := github.com/prometheus/node_exporter@v1.12.1
+
+# What the tests need from Debian beside Go.
+VM_PACKAGES   := qemu-system-x86 busybox-static iproute2 kmod xz-utils zstd gcc make libc6-dev libelf1 perftest ibverbs-providers rdma-core cpio pciutils util-linux
+TEST_PACKAGES := $(VM_PACKAGES) prometheus curl
+
+.PHONY: help go build run vm test test-short lint bench soak survival clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+go:
+	@command -v go >/dev/null || { echo "Go 1.26 or later is needed: see 'Build' in README.md" >&2; exit 1; }
+
+build: go ## build bin/gdr_exporter
+	go build -trimpath -ldflags "$(LDFLAGS)" -o bin/gdr_exporter ./cmd/gdr_exporter
+
+run: build ## build and run the exporter on this host
+	@echo "Status page: http://localhost:10479/   metrics: http://localhost:10479/metrics   stop: Ctrl-C"
+	@[ -e /sys/class/infiniband ] || echo "No RDMA devices on this host. To see real ones, in a test kernel with soft-RoCE: make vm"
+	bin/gdr_exporter $(ARGS)
+
+vm: build ## run the exporter in a test kernel with four soft-RoCE devices and some traffic
+	@.ci/install $(VM_PACKAGES)
+	go build -o bin/vmtest ./cmd/vmtest
+	bin/vmtest --devices 4 --forward 10479 -- sh cmd/vmtest/show.sh bin/gdr_exporter
+
+test: go ## install what the tests need and run all of them, the kernel tests included
+	@.ci/install $(TEST_PACKAGES)
+	go test -race -timeout 30m ./...
+
+test-short: go ## the tests that need no kernel of their own
+	go test -short ./...
+
+lint: go ## gofmt, go vet, golangci-lint
+	@files=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$files" ] || { echo "not gofmt-ed: $$files" >&2; exit 1; }
+	go vet ./...
+	$$(.ci/gotool golangci-lint $(GOLANGCI_LINT)) run ./...
+
+bench: build ## compare the cost of a scrape with node_exporter's
+	go build -o bin/scrapebench ./cmd/scrapebench
+	go test -run '^$$' -bench . -benchmem ./rdma ./collector
+	bin/scrapebench --exporter bin/gdr_exporter --node-exporter $$(.ci/gotool node_exporter $(NODE_EXPORTER))
+	bin/scrapebench --exporter bin/gdr_exporter --node-exporter $$(.ci/gotool node_exporter $(NODE_EXPORTER)) --scaling
+
+survival: build ## what each exporter still serves when one device misbehaves (README's table)
+	go build -o bin/scrapebench ./cmd/scrapebench
+	bin/scrapebench --exporter bin/gdr_exporter --node-exporter $$(.ci/gotool node_exporter $(NODE_EXPORTER)) --survival
+
+soak: build ## long shows: 10,000 scrapes, the survival table, fuzzing
+	go build -o bin/scrapebench ./cmd/scrapebench
+	bin/scrapebench --exporter bin/gdr_exporter --soak 10000
+	$(MAKE) survival
+	go test -run '^$$' -fuzz FuzzNames -fuzztime 2m -fuzzminimizetime 10x ./collector
+	go test -run '^$$' -fuzz FuzzParsers -fuzztime 2m ./rdma
+	go test -run '^$$' -fuzz FuzzParseCounter -fuzztime 2m ./collector/sysread
+	go test -run '^$$' -fuzz Fuzz -fuzztime 2m -fuzzminimizetime 10x ./rdma/rdmatest
+
+clean: ## remove what was built
+	rm -rf bin

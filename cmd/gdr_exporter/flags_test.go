@@ -1,0 +1,252 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"gdr_exporter/collector"
+)
+
+func TestHelp(t *testing.T) {
+	for _, args := range [][]string{{"--help"}, {"-h"}, {"help"}, {"serve", "--help"}, {"--help", "--log.level=nonsense"}} {
+		r := runBriefly(t, args...)
+		if r.code != exitOK || r.stderr != "" {
+			t.Errorf("%v: code %d, stderr %q", args, r.code, r.stderr)
+		}
+		wantTidy(t, r.stdout)
+		if n := strings.Count(r.stdout, "usage: "); n != 1 {
+			t.Errorf("%v prints the usage %d times", args, n)
+		}
+		for _, name := range collector.Names() {
+			if !strings.Contains(r.stdout, "--[no-]collector."+name) {
+				t.Errorf("%v does not show collector %s", args, name)
+			}
+		}
+	}
+	if r := runBriefly(t, "--help"); !strings.Contains(r.stdout, "the default command") {
+		t.Error("--help does not tell of the commands")
+	}
+}
+
+// wantTidy checks that the text fits a terminal.
+func wantTidy(t *testing.T, text string) {
+	t.Helper()
+	for line := range strings.Lines(text) {
+		// The link to exporter-toolkit's documentation cannot be wrapped.
+		if line = strings.TrimRight(line, "\n"); len(line) > 80 && !strings.Contains(line, "https://") {
+			t.Errorf("long line: %q", line)
+		}
+	}
+}
+
+func TestVersion(t *testing.T) {
+	r := runBriefly(t, "--version")
+	if r.code != exitOK || r.stderr != "" || !strings.HasPrefix(r.stdout, "gdr_exporter, version ") {
+		t.Errorf("%+v", r)
+	}
+	if strings.Contains(r.stdout, "version  ") {
+		t.Errorf("no version in %q", r.stdout)
+	}
+}
+
+// TestEveryCollectorFlag gives all collector flags at once, both ways.
+func TestEveryCollectorFlag(t *testing.T) {
+	root := onDisk(t, noRDMA())
+	for _, prefix := range []string{"--collector.", "--no-collector."} {
+		args := []string{"serve"}
+		for _, name := range collector.Names() {
+			args = append(args, prefix+name)
+		}
+		r := serveTree(t, root, args...)
+		page := r.get(t, "/metrics")
+		if page.code != http.StatusOK {
+			t.Errorf("%s: code %d", prefix, page.code)
+		}
+		on := prefix == "--collector."
+		if got := strings.Contains(page.body, `gdr_scrape_collector_success{collector="rdma"} 1`); got != on {
+			t.Errorf("%s: rdma is collected: %v", prefix, got)
+		}
+	}
+}
+
+// parseOnly parses a command line without running it.
+func parseOnly(args ...string) (*config, string, error) {
+	app, c := newApp()
+	app.UsageWriter(io.Discard).ErrorWriter(io.Discard).Terminate(terminate)
+	command := ""
+	err := untilTerminated(func() (err error) {
+		command, err = parse(app, args)
+		return err
+	})
+	return c, command, err
+}
+
+func TestServeIsTheDefault(t *testing.T) {
+	for _, args := range [][]string{{}, {"serve"}, {"--log.level=debug", "serve"}, {"serve", "--log.level=debug"}, {"--log.level=debug"}} {
+		c, command, err := parseOnly(args...)
+		if err != nil || command != "serve" {
+			t.Errorf("%v: command %q, error %v", args, command, err)
+		}
+		if want := len(args) > 0 && slices.Contains(args, "--log.level=debug"); (c.logLevel == "debug") != want {
+			t.Errorf("%v: level %q", args, c.logLevel)
+		}
+	}
+}
+
+func TestDefaults(t *testing.T) {
+	c, _, err := parseOnly()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := *c.web.WebListenAddresses; len(got) != 1 || got[0] != ":10479" {
+		t.Errorf("listens on %v", got)
+	}
+	if c.sysfs != "/sys" || c.procfs != "/proc" || c.telemetryPath != "/metrics" || c.logFormat != "logfmt" || c.logLevel != "info" {
+		t.Errorf("defaults %+v", c)
+	}
+	if c.deadline != 5*time.Second || c.maxAge != 2*time.Second || c.slowInterval != time.Minute {
+		t.Errorf("times %v %v %v", c.deadline, c.maxAge, c.slowInterval)
+	}
+	if !slices.Equal(c.enabled(), collector.Names()) {
+		t.Errorf("enabled %v", c.enabled())
+	}
+}
+
+func TestEnabled(t *testing.T) {
+	c, _, err := parseOnly("--no-collector.gpu", "--no-collector.rdma")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := c.enabled()
+	if slices.Contains(got, "gpu") || slices.Contains(got, "rdma") || len(got) != len(collector.Names())-2 {
+		t.Errorf("enabled %v", got)
+	}
+}
+
+// A filter is for the whole of a name, alternatives included.
+func TestFilters(t *testing.T) {
+	for _, test := range []struct {
+		include, exclude string
+		in, out          string // device names
+	}{
+		{"", "", "mlx5_0 rxe0", ""},
+		{"mlx5_0", "", "mlx5_0", "mlx5_00 xmlx5_0 mlx5_1"},
+		{"a|b", "", "a b", "ab xa bx"},
+		{"", "a|b", "ab xa bx", "a b"},
+		{"mlx5_.*", "mlx5_1.", "mlx5_1 mlx5_2", "mlx5_10 rxe0"},
+		{"(?i)MLX5_0", "", "mlx5_0", "mlx5_1"},
+	} {
+		args := []string{}
+		if test.include != "" {
+			args = append(args, "--rdma.device-include="+test.include)
+		}
+		if test.exclude != "" {
+			args = append(args, "--rdma.device-exclude="+test.exclude)
+		}
+		c, _, err := parseOnly(args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range strings.Fields(test.in) {
+			if !c.includes(name) {
+				t.Errorf("%v leaves out %s", args, name)
+			}
+		}
+		for _, name := range strings.Fields(test.out) {
+			if c.includes(name) {
+				t.Errorf("%v reads %s", args, name)
+			}
+		}
+	}
+}
+
+func TestRoles(t *testing.T) {
+	c, _, err := parseOnly("--rdma.role=mlx5_8=storage", "--rdma.role=mlx5_.*=compute", "--rdma.role=a=b=unused")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for device, want := range map[string]string{
+		"mlx5_8": "storage", "mlx5_80": "compute", "mlx5_0": "compute", "rxe0": "unknown", "xmlx5_8": "unknown", "a=b": "unused",
+	} {
+		if got := c.roles.Role(device); got != want {
+			t.Errorf("%s is %s, want %s", device, got, want)
+		}
+	}
+}
+
+func TestServablePaths(t *testing.T) {
+	for _, good := range []string{"/metrics", "/m", "/a/b/c", "/a-b_c.d~", "/-", "/apiary", "/api"} {
+		if err := servable(good); (err != nil) != (good == "/-" || good == "/api") {
+			t.Errorf("%q: %v", good, err)
+		}
+	}
+	for _, bad := range []string{"", "m", "/", "//", "//m", "/m/", "/.", "/..", "/a/../b", "/a/./b", "/{", "/{x}", "/{x...}", "/{$}", "/a b", "/ä", "/a?b", "/a#b", "/%20", "/a\x00", "/a\n", "/-/ready", "/runbooks/x"} {
+		if servable(bad) == nil {
+			t.Errorf("%q is taken for servable", bad)
+		}
+	}
+}
+
+// FuzzServable: what is servable does not make http.ServeMux panic, and is
+// served at exactly that path.
+func FuzzServable(f *testing.F) {
+	for _, seed := range []string{"/metrics", "/{", "/a b", "/..", "/-", "/{$}"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, path string) {
+		if servable(path) != nil {
+			return
+		}
+		mux := http.NewServeMux()
+		mux.HandleFunc("GET "+path, func(http.ResponseWriter, *http.Request) {})
+		for _, other := range []string{"GET /-/healthy", "GET /-/ready", "GET /{$}"} {
+			mux.HandleFunc(other, func(http.ResponseWriter, *http.Request) {})
+		}
+		request, err := http.NewRequest(http.MethodGet, "http://x"+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, pattern := mux.Handler(request); pattern != "GET "+path {
+			t.Errorf("%q is served by %q", path, pattern)
+		}
+	})
+}
+
+// FuzzCommandLine: whatever the command line, the outcome is help, a daemon or
+// one line and exit code 2.
+func FuzzCommandLine(f *testing.F) {
+	for _, seed := range []string{"--nosuch", "help\x00x", "--log.level\x00\n", "-hx", "--", "--=", "@/dev/null", "serve\x00--help", "--rdma.role=\x00", "--collector.rdma=\xff"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, line string) {
+		// A path that does not exist keeps a right command line from serving.
+		args := append(strings.Split(line, "\x00"), "--path.procfs=/no/such")
+		if slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "@") || strings.HasPrefix(arg, "--completion") }) {
+			return
+		}
+		var stdout, stderr bytes.Buffer
+		code := run(context.Background(), args, &stdout, &stderr)
+		switch {
+		case code == exitOK && stdout.Len() > 0 && stderr.Len() == 0:
+		case code == exitUsage && stdout.Len() == 0 && bytes.Count(stderr.Bytes(), []byte("\n")) == 1:
+		default:
+			t.Errorf("%q: code %d, stdout %q, stderr %q", args, code, stdout.String(), stderr.String())
+		}
+	})
+}
+
+func TestOneLine(t *testing.T) {
+	for text, want := range map[string]string{
+		"plain": "plain", "a\n  b\r\nc\n": "a b c", "a\tb\x1b[31m\xff": "a?b?[31m\ufffd", "": "", "ü": "ü",
+	} {
+		if got := oneLine(text); got != want {
+			t.Errorf("%q becomes %q, want %q", text, got, want)
+		}
+	}
+}

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// Names in the environment of the tests that run inside the virtual machine.
+const (
+	inKernelEnv = "GDR_IN_KERNEL"
+	binaryEnv   = "GDR_EXPORTER_BINARY"
+)
+
+// kernelBoot is one start of the virtual machine and the tests that share it.
+type kernelBoot struct {
+	name  string
+	flags []string // of vmtest
+	tests []string // what follows TestInKernel
+}
+
+var kernelBoots = []kernelBoot{
+	{
+		name:  "soft-RoCE",
+		flags: []string{"--devices", "8"},
+		tests: []string{"Values", "Traffic", "LinkDown", "Rename", "HotPlug", "Netns", "Unprivileged", "Excluded"},
+	},
+	{
+		name:  "InfiniBand",
+		flags: []string{"--devices", "8", "--module", "../vmtest/module/gdrtest_ib:count=2,ports=2"},
+		tests: []string{"PortStates", "QueryPortFails", "CountersRefuse", "CountersSaturate", "Hang", "StopWhileHanging", "StopWhileUninterruptible"},
+	},
+	{
+		name:  "no RDMA",
+		flags: []string{"--devices", "0"},
+		tests: []string{"NoRDMA"},
+	},
+}
+
+// TestKernel runs the exporter in virtual machines, against the real kernel:
+// it boots them with cmd/vmtest, and in each the tests TestInKernel... of this
+// package. What vmtest needs is a must: without it this fails rather than
+// passes for nothing.
+func TestKernel(t *testing.T) {
+	if testing.Short() {
+		t.Skip("boots virtual machines: not with -short")
+	}
+	programs := buildPrograms(t)
+	for _, boot := range kernelBoots {
+		t.Run(boot.name, func(t *testing.T) { programs.run(t, boot) })
+	}
+}
+
+// kernelPrograms are the paths of the binaries that a boot needs.
+type kernelPrograms struct{ exporter, vmtest, tests string }
+
+// buildPrograms builds them where other users may execute them too: one test
+// runs the exporter as nobody.
+func buildPrograms(t *testing.T) kernelPrograms {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "gdr_exporter-kernel")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p := kernelPrograms{filepath.Join(dir, "gdr_exporter"), filepath.Join(dir, "vmtest"), filepath.Join(dir, "inkernel.test")}
+	for _, args := range [][]string{
+		{"build", "-o", p.exporter, "gdr_exporter/cmd/gdr_exporter"},
+		{"build", "-o", p.vmtest, "gdr_exporter/cmd/vmtest"},
+		{"test", "-c", "-o", p.tests, "gdr_exporter/cmd/gdr_exporter"},
+	} {
+		if output, err := exec.CommandContext(t.Context(), "go", args...).CombinedOutput(); err != nil {
+			t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, output)
+		}
+	}
+	return p
+}
+
+// run boots once, shows what the tests inside say as they say it, and fails
+// unless each of them has passed: one that was skipped or never ran is no pass.
+func (p kernelPrograms) run(t *testing.T, boot kernelBoot) {
+	args := append([]string{"--timeout", "8m", "--env", inKernelEnv + "=1", "--env", binaryEnv + "=" + p.exporter}, boot.flags...)
+	pattern := fmt.Sprintf("^TestInKernel(%s)$", strings.Join(boot.tests, "|"))
+	args = append(args, "--", p.tests, "-test.v", "-test.run", pattern)
+	var output bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), p.vmtest, args...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	both := io.MultiWriter(t.Output(), &output)
+	cmd.Stdout, cmd.Stderr = both, both
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	for _, name := range boot.tests {
+		if !strings.Contains(output.String(), "--- PASS: TestInKernel"+name+" ") {
+			t.Errorf("in the virtual machine, TestInKernel%s did not pass", name)
+		}
+	}
+	if err != nil {
+		t.Errorf("vmtest: %v", err)
+	}
+}

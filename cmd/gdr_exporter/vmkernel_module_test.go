@@ -1,0 +1,391 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Tests on the devices gdrtest0 and gdrtest1 of cmd/vmtest's test module, each
+// with two InfiniBand ports, beside eight healthy soft-RoCE devices.
+
+// sick and well are the port with the faults and its neighbour.
+var (
+	sick = []string{"device", "gdrtest0", "port", "1"}
+	well = []string{"device", "gdrtest0", "port", "2"}
+)
+
+const parameters = "/sys/module/gdrtest_ib/parameters"
+
+// setModule sets parameters of the module, names and values in turn, until the
+// test ends. Unless told otherwise, faults are the first port's.
+func setModule(t *testing.T, namesAndValues ...string) {
+	t.Helper()
+	all := append([]string{"fault_device", "0", "fault_port", "1"}, namesAndValues...)
+	for i := 0; i+1 < len(all); i += 2 {
+		file := filepath.Join(parameters, all[i])
+		before := readText(t, file)
+		writeParameter(t, file, all[i+1])
+		t.Cleanup(func() { writeParameter(t, file, before) })
+	}
+}
+
+func writeParameter(t *testing.T, file, value string) {
+	t.Helper()
+	if err := os.WriteFile(file, []byte(value), 0); err != nil {
+		t.Error(err)
+	}
+}
+
+// except accepts the series of all devices but one.
+func except(device string) func(string) bool {
+	return func(key string) bool { return !isAbout(key, device) }
+}
+
+// exceptPort accepts all series but those of one port of gdrtest0.
+func exceptPort(port string) func(string) bool {
+	return func(key string) bool {
+		return !isAbout(key, "gdrtest0") || !strings.Contains(key, fmt.Sprintf("port=%q", port))
+	}
+}
+
+// healthyAsInSysfs scrapes, and expects all but one port of gdrtest0 as in
+// sysfs. The expectation is read while the port is well, since reading it
+// otherwise fails or hangs.
+func healthyAsInSysfs(t *testing.T, e *vmExporter, healthy series) series {
+	t.Helper()
+	page := e.scrape(t)
+	compare(t, healthy, page, healthy, exceptPort("1"))
+	return page
+}
+
+// Every state of an InfiniBand port shows as the kernel numbers it: INIT is
+// what a port without subnet manager has.
+func TestInKernelPortStates(t *testing.T) {
+	inKernel(t)
+	e := startFresh(t)
+	e.wantAsInSysfs(t, nil)
+	setModule(t)
+	for _, states := range [][2]string{{"2", "5"}, {"3", "5"}, {"1", "2"}, {"1", "3"}, {"1", "4"}, {"4", "6"}, {"5", "5"}, {"0", "1"}, {"9", "7"}, {"4", "5"}} {
+		writeParameter(t, parameters+"/port_state", states[0])
+		writeParameter(t, parameters+"/phys_state", states[1])
+		page := e.wantAsInSysfs(t, nil)
+		page.want(t, named("gdr_rdma_port_state_id", sick...), parseNumber(t, "state", states[0], 10))
+		page.want(t, named("gdr_rdma_port_physical_state_id", sick...), parseNumber(t, "state", states[1], 10))
+		page.want(t, named("gdr_rdma_port_state_id", well...), 4)
+		page.wantNone(t, "gdr_read_errors_total")
+	}
+	e.wantQuietLog(t)
+}
+
+// A port whose query fails has no state: neither DOWN nor any other. All else
+// stays, and the failure is counted by its errno.
+func TestInKernelQueryPortFails(t *testing.T) {
+	inKernel(t)
+	healthy := sysfsSeries(t)
+	for errno, name := range map[string]string{"5": "EIO", "19": "ENODEV", "110": "ETIMEDOUT", "22": "EINVAL", "11": "EAGAIN", "524": "ENOTSUPP"} {
+		t.Run(name, func(t *testing.T) {
+			e := startFresh(t)
+			e.scrape(t)
+			setModule(t, "query_port_errno", errno)
+			e.scrape(t) // ENODEV counts once the device is still there next time
+			page := healthyAsInSysfs(t, e, healthy)
+			for _, family := range []string{"state_id", "physical_state_id", "rate_bytes_per_second", "width_lanes", "lid", "sm_lid"} {
+				if value, found := page[named("gdr_rdma_port_"+family, sick...)]; found {
+					t.Errorf("%s is %v", family, value)
+				}
+			}
+			for _, file := range []string{"state", "phys_state", "rate", "lid", "sm_lid"} {
+				if key := readErrorOf("gdrtest0", "1", file, name); page[key] < 1 {
+					t.Errorf("not counted: %s", key)
+				}
+			}
+			for _, file := range []string{"counters/symbol_error", "hw_counters/out_of_buffer"} {
+				page.want(t, named("gdr_rdma_port_"+map[bool]string{true: "hw_out_of_buffer", false: "symbol_error"}[strings.HasPrefix(file, "hw")]+"_total", sick...), 0)
+			}
+			if others := len(page.family("gdr_read_errors_total").with(`port="1"`)); others != len(page.family("gdr_read_errors_total")) {
+				t.Errorf("errors of others: %v", page.family("gdr_read_errors_total"))
+			}
+			e.wantLogged(t, 1, "cannot read", "device=gdrtest0", "port=1", "source=state", "errno="+name)
+			writeParameter(t, parameters+"/query_port_errno", "0")
+			e.wantAsInSysfs(t, func(key string) bool { return !strings.HasPrefix(key, "gdr_read_errors_total{") })
+		})
+	}
+}
+
+// A port whose counters all refuse is marked and left alone: no further query
+// reaches the driver, and with it no further line the kernel's log.
+func TestInKernelCountersRefuse(t *testing.T) {
+	inKernel(t)
+	healthy := sysfsSeries(t)
+	setModule(t, "counters_errno", "1")
+	e := startFresh(t)
+	page := healthyAsInSysfs(t, e, healthy)
+	page.want(t, named("gdr_rdma_port_restricted", append(sick, "source", "counters")...), 1)
+	page.want(t, named("gdr_rdma_port_restricted", append(sick, "source", "hw_counters")...), 0)
+	page.want(t, named("gdr_rdma_port_restricted", append(well, "source", "counters")...), 0)
+	page.want(t, named("gdr_rdma_port_state_id", sick...), 4)
+	page.want(t, named("gdr_rdma_port_hw_out_of_buffer_total", sick...), 0)
+	if value, found := page[named("gdr_rdma_port_symbol_error_total", sick...)]; found {
+		t.Errorf("symbol_error is %v", value)
+	}
+	errorsBefore := page.family("gdr_read_errors_total")
+	if key := readErrorOf("gdrtest0", "1", "counters/symbol_error", "EINVAL"); page[key] < 1 {
+		t.Errorf("not counted: %s", key)
+	}
+
+	calls := countCalls(t, "gdrtest_process_mad")
+	perScrape := callsOf(t, e, calls)
+	before := calls()
+	for range 50 {
+		page = healthyAsInSysfs(t, e, healthy)
+	}
+	asked := calls() - before
+	// Three healthy ports have 21 files each; the sick one has none to ask for.
+	if want := 50 * 3 * 21; asked != want || perScrape != 3*21 {
+		t.Errorf("50 scrapes asked for counters %d times, want %d; one %d times", asked, want, perScrape)
+	}
+	for key, count := range page.family("gdr_read_errors_total") {
+		if count != errorsBefore[key] {
+			t.Errorf("%s was %v and is %v", key, errorsBefore[key], count)
+		}
+	}
+	e.wantLogged(t, 1, "every counter file refuses", "device=gdrtest0", "port=1")
+}
+
+func callsOf(t *testing.T, e *vmExporter, calls func() int) int {
+	t.Helper()
+	before := calls()
+	e.scrape(t)
+	return calls() - before
+}
+
+// countCalls counts the calls of a kernel function from now until the test
+// ends, through a probe of the kernel's tracing.
+func countCalls(t *testing.T, function string) func() int {
+	t.Helper()
+	const tracing = "/sys/kernel/tracing"
+	name := "gdr_" + function
+	tell := func(file, text string) {
+		t.Helper()
+		f, err := os.OpenFile(filepath.Join(tracing, file), os.O_WRONLY|os.O_APPEND, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = f.Close() }()
+		if _, err := f.WriteString(text); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+	}
+	tell("kprobe_events", "p:"+name+" "+function)
+	tell("events/kprobes/"+name+"/enable", "1")
+	t.Cleanup(func() {
+		tell("events/kprobes/"+name+"/enable", "0")
+		tell("kprobe_events", "-:"+name)
+	})
+	return func() int {
+		t.Helper()
+		for line := range strings.Lines(readText(t, tracing+"/kprobe_profile")) {
+			if fields := strings.Fields(line); fields[0] == name {
+				return int(parseNumber(t, line, fields[1], 10))
+			}
+		}
+		t.Fatalf("no probe %s", name)
+		return 0
+	}
+}
+
+// Counters of the InfiniBand specification stick at their largest value, which
+// shows; the 64-bit ones do not stick, and their words come out as bytes.
+func TestInKernelCountersSaturate(t *testing.T) {
+	inKernel(t)
+	setModule(t, "saturate", "1", "port_rcv_data", "1000000000001", "port_xmit_data", "2000000000003", "port_rcv_packets", "77")
+	e := startFresh(t)
+	page := e.wantAsInSysfs(t, nil)
+	for file, largest := range pmaLargest {
+		page.want(t, named("gdr_rdma_port_counter_saturated", append(sick, "counter", file)...), 1)
+		page.want(t, named("gdr_rdma_port_counter_saturated", append(well, "counter", file)...), 0)
+		stem := strings.ToLower(strings.TrimPrefix(file, "port_"))
+		page.want(t, named("gdr_rdma_port_"+stem+"_total", sick...), largest)
+	}
+	if n := len(page.family("gdr_rdma_port_counter_saturated")); n != 4*len(pmaLargest) {
+		t.Errorf("%d series of gdr_rdma_port_counter_saturated, want %d", n, 4*len(pmaLargest))
+	}
+	page.want(t, named("gdr_rdma_port_rcv_data_bytes_total", sick...), 4000000000004)
+	page.want(t, named("gdr_rdma_port_receive_bytes_total", sick...), 4000000000004)
+	page.want(t, named("gdr_rdma_port_xmit_data_bytes_total", sick...), 8000000000012)
+	page.want(t, named("gdr_rdma_port_transmit_bytes_total", sick...), 8000000000012)
+	page.want(t, named("gdr_rdma_port_rcv_packets_total", sick...), 77)
+	e.wantQuietLog(t)
+}
+
+// threadsInModule counts the exporter's threads that are inside the test module.
+func (e *vmExporter) threadsInModule(t *testing.T) int {
+	t.Helper()
+	stacks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stack", e.process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, stack := range stacks {
+		if strings.Contains(optionalText(stack), "[gdrtest_ib]") {
+			n++
+		}
+	}
+	return n
+}
+
+// A counter file whose read never returns costs its own device and one thread;
+// the page comes in time with all others.
+func TestInKernelHang(t *testing.T) {
+	inKernel(t)
+	e := startFresh(t, "--scrape.deadline=2s")
+	healthy := sysfsSeries(t)
+	stuck := named("gdr_device_read_stuck", "collector", "rdma", "device", "gdrtest0")
+	e.wantAsInSysfs(t, nil)
+	_, goroutines := e.settled(t)
+	setModule(t, "counters_delay_ms", "100000000")
+
+	began := time.Now()
+	page := e.scrape(t)
+	waited := time.Since(began)
+	if waited > 3*time.Second {
+		t.Errorf("the page took %v, deadline 2s", waited)
+	}
+	compare(t, healthy, page, healthy, except("gdrtest0"))
+	page.want(t, stuck, 1)
+	if state, found := page[named("gdr_rdma_port_state_id", sick...)]; found {
+		t.Errorf("the device that does not answer has state %v", state)
+	}
+
+	began = time.Now()
+	for range 100 {
+		page = e.scrape(t)
+		page.want(t, stuck, 1)
+		compare(t, healthy, page, healthy, except("gdrtest0"))
+	}
+	each := time.Since(began) / 100
+	if n := e.threadsInModule(t); n != 1 {
+		t.Errorf("%d threads hang after 100 scrapes", n)
+	}
+	_, now := e.settled(t)
+	if now > goroutines+3 {
+		t.Errorf("goroutines %v, before %v", now, goroutines)
+	}
+	t.Logf("the first page took %v, the next hundred %v each; goroutines %v, then %v", waited.Round(time.Millisecond), each.Round(time.Millisecond), goroutines, now)
+
+	writeParameter(t, parameters+"/counters_delay_ms", "0")
+	within(t, patience, "gdrtest0 is back", func() bool { return e.scrape(t)[stuck] == 0 })
+	e.wantAsInSysfs(t, nil)
+	e.wantLogged(t, 1, "does not return", "device=gdrtest0")
+	e.wantLogged(t, 1, "answers again", "device=gdrtest0")
+}
+
+// startHanging starts an exporter with a scrape that waits for a device.
+func startHanging(t *testing.T) (e *vmExporter, scraped *atomic.Pointer[error]) {
+	t.Helper()
+	e = startFresh(t, "--scrape.deadline=1m")
+	e.scrape(t)
+	setModule(t, "counters_delay_ms", "100000000")
+	scraped = &atomic.Pointer[error]{}
+	go func() {
+		page, err := e.tryScrape("")
+		if err == nil && len(page.about("rxe0")) == 0 {
+			err = fmt.Errorf("a page without rxe0")
+		}
+		scraped.Store(&err)
+	}()
+	within(t, patience, "a thread hangs", func() bool { return e.threadsInModule(t) == 1 })
+	return e, scraped
+}
+
+// refuses waits until the listener is closed and returns how long that took.
+func (e *vmExporter) refuses(t *testing.T, since time.Time) time.Duration {
+	t.Helper()
+	within(t, patience, "the listener is closed", func() bool {
+		conn, err := net.Dial("tcp", e.address)
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err != nil
+	})
+	return time.Since(since)
+}
+
+// SIGTERM ends the process at once where the kernel lets the hanging read be
+// killed; the scrape that waits is served with what there is.
+func TestInKernelStopWhileHanging(t *testing.T) {
+	inKernel(t)
+	e, scraped := startHanging(t)
+	began := time.Now()
+	if err := e.process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	closed := e.refuses(t, began)
+	select {
+	case <-e.ended:
+	case <-time.After(patience):
+		t.Fatal("the exporter does not end")
+	}
+	took := time.Since(began)
+	if closed > time.Second || took > 2*time.Second {
+		t.Errorf("closed after %v, ended after %v", closed, took)
+	}
+	within(t, patience, "the waiting scrape is answered", func() bool { return scraped.Load() != nil })
+	if err := *scraped.Load(); err != nil {
+		t.Errorf("the waiting scrape: %v", err)
+	}
+	if code := e.state.ExitCode(); code != 0 {
+		t.Errorf("ended with %v", e.state)
+	}
+	t.Logf("the listener closed after %v, the process ended after %v", closed.Round(time.Millisecond), took.Round(time.Millisecond))
+}
+
+// Where not even SIGKILL ends the read, the process cannot go, but nobody is
+// left waiting for it: the listener closes at once.
+func TestInKernelStopWhileUninterruptible(t *testing.T) {
+	inKernel(t)
+	setModule(t, "delay_uninterruptible", "1")
+	e, scraped := startHanging(t)
+	began := time.Now()
+	if err := e.process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	closed := e.refuses(t, began)
+	if closed > time.Second {
+		t.Errorf("the listener closed after %v", closed)
+	}
+	within(t, patience, "the waiting scrape is answered", func() bool { return scraped.Load() != nil })
+	if err := *scraped.Load(); err != nil {
+		t.Errorf("the waiting scrape: %v", err)
+	}
+	within(t, patience, "the process is a zombie", func() bool { return e.statusLetter() == "Z" })
+	if n := e.threadsInModule(t); n != 1 || e.gone() {
+		t.Errorf("%d threads hang; gone: %v", n, e.gone())
+	}
+	writeParameter(t, parameters+"/counters_delay_ms", "0")
+	select {
+	case <-e.ended:
+	case <-time.After(patience):
+		t.Fatal("the exporter does not end")
+	}
+	if code := e.state.ExitCode(); code != 0 {
+		t.Errorf("ended with %v", e.state)
+	}
+	t.Logf("the listener closed after %v; the process was a zombie until the read returned", closed.Round(time.Millisecond))
+}
+
+// statusLetter returns the process's state as /proc has it: S, Z, ...
+func (e *vmExporter) statusLetter() string {
+	stat := optionalText("/proc/" + strconv.Itoa(e.process.Pid) + "/stat")
+	_, rest, _ := strings.Cut(stat, ") ")
+	letter, _, _ := strings.Cut(rest, " ")
+	return letter
+}
