@@ -41,7 +41,7 @@ type Config struct {
 	Self prometheus.Gatherer
 	// MaxInFlight bounds concurrent scrapes; 0: no bound.
 	MaxInFlight int
-	// Log takes errors of encoding.
+	// Log takes errors of encoding. May be nil.
 	Log *log.Logger
 	// Stop ends all waiting for devices once it is done: at exit.
 	Stop context.Context
@@ -74,11 +74,13 @@ func newHandler(config Config) *Handler {
 		config: config,
 		views:  []view{rdma.show, scrapeView},
 		options: promhttp.HandlerOpts{
-			ErrorLog:           config.Log,
 			ErrorHandling:      promhttp.ContinueOnError,
 			EnableOpenMetrics:  true,
 			DisableCompression: true, // see NewHandler
 		},
+	}
+	if config.Log != nil { // a nil *log.Logger would be no nil interface
+		h.options.ErrorLog = config.Log
 	}
 	if config.MaxInFlight > 0 {
 		h.slots = make(chan struct{}, config.MaxInFlight)

@@ -115,7 +115,7 @@ func (d *counterDir) read(r *pass, slow bool, out []Counter) []Counter {
 	if d.restricted && !d.lifted(r) {
 		return out
 	}
-	attempts, refusals := 0, 0
+	attempts, refusals, failed := 0, 0, len(r.errs)
 	for i := range d.files {
 		file := &d.files[i]
 		if (slow || !file.info.Slow) && !file.Waiting(r.now) {
@@ -130,6 +130,7 @@ func (d *counterDir) read(r *pass, slow bool, out []Counter) []Counter {
 	}
 	if attempts > 1 && refusals == attempts && d.nothingKnown() {
 		d.restrict(r)
+		r.quieten(failed)
 	}
 	return out
 }
@@ -140,7 +141,9 @@ func (d *counterDir) lifted(r *pass) bool {
 	if d.Waiting(r.now) || len(d.files) == 0 {
 		return false
 	}
+	failed := len(r.errs)
 	if d.files[0].read(r) {
+		r.quieten(failed)
 		d.Refuse(r.now, 0, retryDirFirst, retryMost)
 		return false
 	}

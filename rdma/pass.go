@@ -21,6 +21,13 @@ func (p *pass) fail(source string, err error) {
 	p.errs = append(p.errs, sysread.ReadError{Device: p.device, Port: p.port, Source: source, Err: err})
 }
 
+// quieten marks the failures from the given one on as said by another message.
+func (p *pass) quieten(from int) {
+	for i := range p.errs[from:] {
+		p.errs[from+i].Quiet = true
+	}
+}
+
 // text reads a small attribute below dir. An absent one gives "": drivers
 // differ in which attributes they have. Any other failure is noted.
 func (p *pass) text(dir, name string) string {

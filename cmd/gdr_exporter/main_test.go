@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -26,6 +27,8 @@ import (
 const patient = 20 * time.Second
 
 func TestMain(m *testing.M) {
+	// A program that looks for data races sleeps a second before it exits.
+	_ = os.Setenv("GORACE", "atexit_sleep_ms=0")
 	code := m.Run()
 	if program.dir != "" {
 		_ = os.RemoveAll(program.dir)
@@ -74,22 +77,26 @@ func raceBuild() bool {
 	return false
 }
 
-// output is what a process has written so far.
-type output struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
+// output is what a process has written so far. It writes to a file, not through
+// a pipe: what it wrote before it answered a request is then here too.
+type output struct{ file *os.File }
 
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.Write(p)
+func newOutput(t *testing.T) *output {
+	t.Helper()
+	file, err := os.Create(filepath.Join(t.TempDir(), "output"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = file.Close() })
+	return &output{file}
 }
 
 func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.String()
+	text, err := os.ReadFile(o.file.Name())
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
 }
 
 func (o *output) lines() []string {
@@ -147,7 +154,7 @@ func (r result) wantMistake(t *testing.T, parts ...string) {
 // running is the program while it serves.
 type running struct {
 	command        *exec.Cmd
-	stdout, stderr output
+	stdout, stderr *output
 	addresses      []string // what it listens on
 	exited         chan struct{}
 }
@@ -168,15 +175,11 @@ func serveWith(t *testing.T, args ...string) *running {
 
 func startRunning(t *testing.T, command *exec.Cmd) *running {
 	t.Helper()
-	r := &running{command: command, exited: make(chan struct{})}
-	command.Stdout, command.Stderr = &r.stdout, &r.stderr
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	go func() { _ = command.Wait(); close(r.exited) }()
-	t.Cleanup(func() { r.end(t) })
+	r := &running{}
+	r.start(t, command)
+	listeners := max(strings.Count(strings.Join(command.Args, " "), "--web.listen-address="), 1)
 	waitUntil(t, "the program listens", func() bool {
-		return strings.Contains(r.stderr.String(), "started") || r.hasExited()
+		return strings.Count(r.stderr.String(), "TLS is") == listeners || r.hasExited()
 	})
 	for _, match := range listeningOn.FindAllStringSubmatch(r.stderr.String(), -1) {
 		r.addresses = append(r.addresses, match[1])
@@ -185,6 +188,35 @@ func startRunning(t *testing.T, command *exec.Cmd) *running {
 		t.Fatalf("the program does not listen: %s", r.stderr.String())
 	}
 	return r
+}
+
+// launch starts the program without waiting for it to say where it listens.
+func (r *running) launch(t *testing.T, args ...string) {
+	t.Helper()
+	r.start(t, exec.Command(binary(t), args...))
+}
+
+func (r *running) start(t *testing.T, command *exec.Cmd) {
+	t.Helper()
+	r.command, r.exited = command, make(chan struct{})
+	r.stdout, r.stderr = newOutput(t), newOutput(t)
+	command.Stdout, command.Stderr = r.stdout.file, r.stderr.file
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = command.Wait(); close(r.exited) }()
+	t.Cleanup(func() { r.end(t) })
+}
+
+// freePort is a loopback address that nobody listens on just now.
+func freePort(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	return listener.Addr().String()
 }
 
 func (r *running) hasExited() bool {
@@ -461,7 +493,7 @@ func copyProgram(from, to string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(to, data, 0o755) //nolint:gosec // a program that anybody may run
+	return os.WriteFile(to, data, 0o755)
 }
 
 func TestPortInUse(t *testing.T) {

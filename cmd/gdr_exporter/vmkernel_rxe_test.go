@@ -1,11 +1,7 @@
 package main
 
 import (
-	"bufio"
 	"fmt"
-	"io"
-	"maps"
-	"net/http"
 	"os/exec"
 	"slices"
 	"strings"
@@ -79,14 +75,20 @@ func TestInKernelTraffic(t *testing.T) {
 }
 
 // perftest is a pair of ib_write_bw that talk to each other over one device.
-type perftest struct{ server, client *exec.Cmd }
+type perftest struct {
+	server, client *exec.Cmd
+	output         *lockedBuffer
+}
 
-// startTraffic writes 64 MB in messages of 64 KB.
+// startTraffic writes 64 MB in messages of 64 KB. -F: perftest is not to fail
+// because the processor's frequency, which it converts cycles by, wavers.
 func startTraffic(t *testing.T, device string) perftest {
 	t.Helper()
-	args := []string{"-d", device, "-x", "1", "-n", "1000"}
-	p := perftest{exec.Command("ib_write_bw", args...), exec.Command("ib_write_bw", append(args, "127.0.0.1")...)}
-	p.server.Stdout, p.client.Stdout = io.Discard, io.Discard
+	args := []string{"-F", "-d", device, "-x", "1", "-n", "1000"}
+	p := perftest{exec.Command("ib_write_bw", args...), exec.Command("ib_write_bw", append(args, "127.0.0.1")...), &lockedBuffer{}}
+	for _, cmd := range []*exec.Cmd{p.server, p.client} {
+		cmd.Stdout, cmd.Stderr = p.output, p.output
+	}
 	if err := p.server.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +105,7 @@ func startTraffic(t *testing.T, device string) perftest {
 func (p perftest) wait(t *testing.T) {
 	for _, cmd := range []*exec.Cmd{p.client, p.server} {
 		if err := cmd.Wait(); err != nil {
-			t.Errorf("ib_write_bw: %v", err)
+			t.Errorf("ib_write_bw: %v\n%s", err, p.output)
 		}
 	}
 }
@@ -189,28 +191,22 @@ func TestInKernelHotPlug(t *testing.T) {
 	if s.scrapes.Load() < 20 {
 		t.Errorf("only %d scrapes", s.scrapes.Load())
 	}
-	filesAfter, goroutinesAfter := e.settled(t)
-	t.Logf("open files %d, then %d; goroutines %v, then %v", files, filesAfter, goroutines, goroutinesAfter)
-	if filesAfter > files+2 || goroutinesAfter > goroutines+2 {
-		t.Error("files or goroutines have piled up")
-	}
+	e.wantFlat(t, files, goroutines)
 	page := e.wantAsInSysfs(t, nil)
 	page.wantNone(t, "gdr_read_errors_total")
 	e.wantQuietLog(t)
 }
 
-// plug deletes and adds rxe7, over and over in one process: starting one for
-// each would take longer than the cycle.
+// plug deletes and adds rxe7, over and over. Each cycle is a process of its own:
+// rdma(8) looks devices up once, when it starts.
 func plug(t *testing.T, cycles int) {
 	t.Helper()
-	var commands strings.Builder
 	for range cycles {
-		fmt.Fprintln(&commands, "link delete rxe7\nlink add rxe7 type rxe netdev veth7")
-	}
-	cmd := exec.Command("rdma", "-b", "-")
-	cmd.Stdin = bufio.NewReader(strings.NewReader(commands.String()))
-	if output, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("rdma: %v\n%s", err, output)
+		cmd := exec.Command("rdma", "-b", "-")
+		cmd.Stdin = strings.NewReader("link delete rxe7\nlink add rxe7 type rxe netdev veth7\n")
+		if output, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("rdma: %v\n%s", err, output)
+		}
 	}
 	within(t, patience, "rxe7 is active", func() bool {
 		return strings.HasPrefix(optionalText(classDir+"/rxe7/ports/1/state"), "4:")
@@ -233,6 +229,18 @@ func (e *vmExporter) settled(t *testing.T) (files int, goroutines float64) {
 		}
 	}
 	return files, goroutines
+}
+
+// wantFlat expects about the numbers that settled gave before. Connections that
+// are being closed make a few more; a leak makes one for each scrape.
+func (e *vmExporter) wantFlat(t *testing.T, files int, goroutines float64) {
+	t.Helper()
+	const few = 8
+	filesNow, goroutinesNow := e.settled(t)
+	t.Logf("open files %d, then %d; goroutines %v, then %v", files, filesNow, goroutines, goroutinesNow)
+	if filesNow > files+few || goroutinesNow > goroutines+few {
+		t.Error("files or goroutines have piled up")
+	}
 }
 
 // scrapers scrape as fast as they can and watch the devices that nobody touches.
@@ -271,7 +279,7 @@ func (s *scrapers) start(n int) (stop func()) {
 
 func (s *scrapers) scrape() {
 	s.scrapes.Add(1)
-	page, err := s.exporter.tryScrape("")
+	page, err := s.exporter.tryScrape()
 	if err != nil {
 		s.complain("scrape: %v", err)
 		return
@@ -346,28 +354,4 @@ func TestInKernelUnprivileged(t *testing.T) {
 	wantAsRDMATool(t, page)
 	page.wantNone(t, "gdr_read_errors_total")
 	e.wantQuietLog(t)
-}
-
-// Of a device that is left out the driver is never asked: the kernel's own
-// count of calls stays where it is.
-func TestInKernelExcluded(t *testing.T) {
-	inKernel(t)
-	calls := countCalls(t, "rxe_query_port")
-	e := startFresh(t, "--rdma.device-exclude=rxe.*")
-	page := e.scrape(t)
-	page.want(t, "gdr_rdma_devices{}", 0)
-	page.want(t, "gdr_rdma_devices_excluded{}", 8)
-	if rest := slices.Sorted(maps.Keys(page.with("device="))); len(rest) > 0 {
-		t.Errorf("left of the excluded devices: %v", rest)
-	}
-	if n := calls(); n != 0 {
-		t.Errorf("the driver was asked %d times", n)
-	}
-	startFresh(t).scrape(t)
-	if n := calls(); n == 0 {
-		t.Error("calls of the driver are not counted at all")
-	}
-	if status, _, err := e.get("/"); err != nil || status != http.StatusOK {
-		t.Errorf("landing page: %d, %v", status, err)
-	}
 }

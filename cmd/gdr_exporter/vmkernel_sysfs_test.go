@@ -21,8 +21,8 @@ const classDir = "/sys/class/infiniband"
 func sysfsSeries(t *testing.T) series {
 	t.Helper()
 	want := series{
-		"gdr_rdma_class_present{}":    1,
-		"gdr_rdma_devices_excluded{}": 0,
+		"gdr_rdma_class_present{}":                                           1,
+		"gdr_rdma_devices_excluded{}":                                        0,
 		named("gdr_scrape_collector_success", "collector", "rdma"):           1,
 		named("gdr_scrape_collector_duration_seconds", "collector", "rdma"):  anyValue,
 		named("gdr_scrape_collector_timestamp_seconds", "collector", "rdma"): anyValue,
@@ -155,6 +155,7 @@ func pmaSeries(t *testing.T, want series, dir string, at []string) {
 // It looks at the series that about accepts; nil accepts all.
 func compare(t *testing.T, before, page, after series, about func(key string) bool) {
 	t.Helper()
+	var wrong []string
 	for key, low := range before {
 		high, still := after[key]
 		if !still || about != nil && !about(key) {
@@ -162,9 +163,9 @@ func compare(t *testing.T, before, page, after series, about func(key string) bo
 		}
 		switch got, found := page[key]; {
 		case !found:
-			t.Errorf("missing on the page: %s %v", key, low)
+			wrong = append(wrong, fmt.Sprintf("missing on the page: %s %v", key, low))
 		case got < min(low, high) || got > max(low, high):
-			t.Errorf("%s is %v on the page, and in sysfs %v before and %v after", key, got, low, high)
+			wrong = append(wrong, fmt.Sprintf("%s is %v on the page, and in sysfs %v before and %v after", key, got, low, high))
 		}
 	}
 	for key, value := range page {
@@ -172,8 +173,15 @@ func compare(t *testing.T, before, page, after series, about func(key string) bo
 		_, has := after[key]
 		ours := strings.HasPrefix(key, "gdr_") && !strings.HasPrefix(key, "gdr_exporter_build_info{")
 		if ours && !had && !has && (about == nil || about(key)) {
-			t.Errorf("not in sysfs: %s %v", key, value)
+			wrong = append(wrong, fmt.Sprintf("not in sysfs: %s %v", key, value))
 		}
+	}
+	const shown = 10
+	for _, problem := range wrong[:min(shown, len(wrong))] {
+		t.Error(problem)
+	}
+	if len(wrong) > shown {
+		t.Errorf("and %d more differences", len(wrong)-shown)
 	}
 }
 

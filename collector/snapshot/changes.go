@@ -3,6 +3,7 @@ package snapshot
 import (
 	"sort"
 	"sync"
+	"time"
 )
 
 // Change is something that became true or ceased to be since the last Snapshot
@@ -34,6 +35,9 @@ const (
 // watcher tells Snapshots apart by their Facts.
 type watcher struct {
 	tell func(Change)
+	// hang is how long a device must not have answered to be told of as stuck.
+	// A scrape with a short timeout sees devices that are merely slow.
+	hang time.Duration
 
 	mu    sync.Mutex
 	facts map[Fact]bool
@@ -46,7 +50,7 @@ func (w *watcher) look(s *Snapshot) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	facts := rdmaFacts(s.RDMA, w.facts)
+	facts := rdmaFacts(s.RDMA, w.facts, w.hang)
 	changes := diff(w.facts, facts)
 	w.facts = facts
 	for _, change := range changes {
@@ -92,7 +96,7 @@ func (c Change) less(other Change) bool {
 
 // rdmaFacts returns what holds now. Of a device that did not answer, what held
 // before is taken to hold still.
-func rdmaFacts(part *RDMAPart, before map[Fact]bool) map[Fact]bool {
+func rdmaFacts(part *RDMAPart, before map[Fact]bool, hang time.Duration) map[Fact]bool {
 	facts := map[Fact]bool{}
 	if part.Err != nil {
 		for fact := range before {
@@ -109,8 +113,9 @@ func rdmaFacts(part *RDMAPart, before map[Fact]bool) map[Fact]bool {
 		facts[fact] = true
 		if unit.Data == nil {
 			keep(facts, before, unit.Name)
-			fact.Kind = FactStuck
-			facts[fact] = true
+			if fact.Kind = FactStuck; unit.StuckFor >= hang {
+				facts[fact] = true
+			}
 			continue
 		}
 		if unit.Data.Hidden {

@@ -50,7 +50,7 @@ func NewLedger(now func() time.Time, tell func(collector string, err sysread.Rea
 
 func (l *Ledger) add(collector string, errs []sysread.ReadError) {
 	for _, err := range errs {
-		if l.count(collector, err) && l.tell != nil {
+		if l.count(collector, err) && !err.Quiet && l.tell != nil {
 			l.tell(collector, err)
 		}
 	}

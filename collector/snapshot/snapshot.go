@@ -46,7 +46,10 @@ func New(options Options) *Builder {
 		options.Now = time.Now
 	}
 	ledger := NewLedger(options.Now, options.Tell)
-	return &Builder{options: options, taker: &Taker{now: options.Now, ledger: ledger, watcher: watcher{tell: options.Changed}}}
+	taker := &Taker{now: options.Now, ledger: ledger}
+	// A scrape waits a moment less than its deadline for a read that it starts.
+	taker.watcher.tell, taker.watcher.hang = options.Changed, options.Deadline*9/10
+	return &Builder{options: options, taker: taker}
 }
 
 // Builder puts a Taker together.

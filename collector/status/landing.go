@@ -3,9 +3,16 @@ package status
 
 import (
 	"bytes"
+	"cmp"
+	_ "embed" // the page's HTML
 	"fmt"
 	"html/template"
 	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
 
 	"gdr_exporter/collector/snapshot"
 	"gdr_exporter/rdma"
@@ -18,25 +25,97 @@ type Page struct {
 	Snapshot    *snapshot.Snapshot
 }
 
-// row is one port on the landing page.
+// mostErrors bounds the errors shown; the metrics have them all.
+const mostErrors = 50
+
+// row is one port on the landing page, or one device that shows none.
 type row struct {
 	Device, Port, State, Physical, Rate, LinkLayer, Netdev, Driver, Address, Note string
-	Good                                                                          bool
+	// Class is the state's look: good, bad, or "" for what may be as it should,
+	// such as the DOWN of a port without a cable.
+	Class string
 }
 
 // WriteHTML writes the landing page.
 func (p Page) WriteHTML(w io.Writer) error {
 	var b bytes.Buffer
+	s := p.Snapshot
+	rows := rows(s)
+	errs, more := s.Errors, 0
+	if len(errs) > mostErrors {
+		errs, more = errs[:mostErrors], len(errs)-mostErrors
+	}
 	err := landing.Execute(&b, map[string]any{
 		"Version": p.Version, "MetricsPath": p.MetricsPath,
-		"Rows": rows(p.Snapshot), "Sentence": Sentence(p.Snapshot), "Errors": p.Snapshot.Errors,
-		"Taken": p.Snapshot.Taken.UTC().Format("2006-01-02 15:04:05 UTC"),
+		"Sentence": Sentence(s), "Absent": s.RDMA != nil && s.RDMA.Err == nil && s.RDMA.Listing.Devices+s.RDMA.Listing.Excluded == 0,
+		"Rows": rows, "Ports": portSummary(rows), "Silent": silentSummary(s),
+		"Errors": errs, "More": more,
+		"Taken": taken(s).UTC().Format("2006-01-02 15:04:05 UTC"),
 	})
 	if err != nil {
 		return fmt.Errorf("landing page: %w", err)
 	}
 	_, err = b.WriteTo(w)
 	return err
+}
+
+// taken is when the devices were read.
+func taken(s *snapshot.Snapshot) time.Time {
+	if s.RDMA != nil {
+		return s.RDMA.Taken
+	}
+	return s.Taken
+}
+
+// portSummary says how many ports are in which state: "8 ports: 7 ACTIVE, 1 DOWN."
+func portSummary(rows []row) string {
+	total, counts := 0, map[string]int{}
+	for _, r := range rows {
+		if r.Port != "" {
+			total++
+			counts[r.State]++
+		}
+	}
+	if total == 0 {
+		return ""
+	}
+	var parts []string
+	for _, state := range slices.SortedFunc(maps.Keys(counts), byState) {
+		parts = append(parts, fmt.Sprintf("%d %s", counts[state], state))
+	}
+	return fmt.Sprintf("%s: %s.", plural(total, "port"), strings.Join(parts, ", "))
+}
+
+// byState orders the states, the best first.
+func byState(a, b string) int {
+	return cmp.Or(slices.Index(stateNames, b)-slices.Index(stateNames, a), strings.Compare(a, b))
+}
+
+// silentSummary tells of devices that do not answer.
+func silentSummary(s *snapshot.Snapshot) string {
+	silent := 0
+	if s.RDMA != nil {
+		for _, unit := range s.RDMA.Units {
+			if unit.Data == nil {
+				silent++
+			}
+		}
+	}
+	switch silent {
+	case 0:
+		return ""
+	case 1:
+		return "1 device does not answer."
+	default:
+		return fmt.Sprintf("%d devices do not answer.", silent)
+	}
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // Sentence says in one line what RDMA hardware a Snapshot holds.
@@ -67,11 +146,11 @@ func rows(s *snapshot.Snapshot) []row {
 	for _, unit := range s.RDMA.Units {
 		switch {
 		case unit.Data == nil:
-			all = append(all, row{Device: unit.Name, Note: fmt.Sprintf("does not answer for %.0f s", unit.StuckFor.Seconds())})
+			all = append(all, row{Device: unit.Name, Note: silence(unit.StuckFor), Class: "bad"})
 		case unit.Data.Plane():
-			all = append(all, row{Device: unit.Name, Note: "a plane of " + unit.Data.Parent, Good: true})
+			all = append(all, row{Device: unit.Name, Note: "a plane of " + unit.Data.Parent + ", which has its traffic"})
 		case len(unit.Data.Ports) == 0:
-			all = append(all, row{Device: unit.Name, Note: "no port could be read"})
+			all = append(all, row{Device: unit.Name, Note: "no port could be read", Class: "bad"})
 		default:
 			for i := range unit.Data.Ports {
 				all = append(all, portRow(unit.Data, &unit.Data.Ports[i]))
@@ -81,26 +160,51 @@ func rows(s *snapshot.Snapshot) []row {
 	return all
 }
 
+// silence says that a device does not answer, and since when if that is long.
+func silence(since time.Duration) string {
+	if since < time.Second {
+		return "does not answer: its driver may hang"
+	}
+	return "has not answered for " + since.Round(time.Second).String() + ": its driver may hang"
+}
+
 func portRow(d *rdma.Device, port *rdma.Port) row {
 	r := row{
 		Device: d.Name, Port: port.Label, LinkLayer: port.LinkLayer, Netdev: port.Netdev,
 		Driver: d.Driver, Address: d.PCIAddress,
-		State: name(port.State.Known, port.State.Value, stateNames), Good: port.State.Known && port.State.Value == 4,
+		State:    name(port.State.Known, port.State.Value, stateNames),
 		Physical: name(port.PhysicalState.Known, port.PhysicalState.Value, physicalNames),
 	}
-	if port.Rate.Known {
+	active := port.State.Known && port.State.Value == stateActive
+	switch {
+	case active:
+		r.Class = "good"
+	case !port.State.Known:
+		r.Class = "bad"
+	}
+	if active && port.Rate.Known { // else it is a placeholder
 		r.Rate = fmt.Sprintf("%g Gb/s", float64(port.Rate.Value.BytesPerSecond)*8/1e9)
 	}
+	r.Note = strings.Join(notes(d, port), "; ")
+	return r
+}
+
+// notes tells what keeps a port's counters from being read.
+func notes(d *rdma.Device, port *rdma.Port) []string {
+	var all []string
 	if d.Hidden {
-		r.Note = "counters hidden: sysfs of another network namespace"
+		all = append(all, "counters hidden: this sysfs belongs to another network namespace")
 	}
 	for _, restriction := range port.Restricted {
 		if restriction.All {
-			r.Note = string(restriction.Source) + " refuses to be read"
+			all = append(all, "the driver refuses every file of "+string(restriction.Source)+"/")
 		}
 	}
-	return r
+	return all
 }
+
+// stateActive is the state of a port that carries traffic.
+const stateActive = 4
 
 // Names of the port states, by their numbers in the kernel (enum ib_port_state
 // and enum ib_port_phys_state, include/rdma/ib_verbs.h).
@@ -120,54 +224,24 @@ func name(known bool, id int, names []string) string {
 	}
 }
 
-var landing = template.Must(template.New("landing").Parse(`<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>gdr_exporter</title>
-<style>
-:root { color-scheme: light dark; --line: #8884; --good: #1a7f37; --bad: #b3261e; }
-@media (prefers-color-scheme: dark) { :root { --good: #4ac26b; --bad: #ff8a80; } }
-body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 75rem; padding: 1rem; }
-h1 { font-size: 1.4rem; margin: 0 0 .25rem; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-caption { text-align: left; font-weight: 600; padding: .5rem 0; }
-th, td { text-align: left; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid var(--line); white-space: nowrap; }
-.good { color: var(--good); } .bad { color: var(--bad); font-weight: 600; }
-footer { margin-top: 1.5rem; opacity: .75; font-size: .9rem; }
-</style>
-</head>
-<body>
-<h1>gdr_exporter</h1>
-<p>Health of RDMA and GPU interconnects. <a href="{{.MetricsPath}}">Metrics</a></p>
-<main>
-<p>{{.Sentence}}</p>
-{{- if .Rows}}
-<div class="scroll"><table>
-<caption>RDMA ports</caption>
-<thead><tr><th scope="col">Device</th><th scope="col">Port</th><th scope="col">State</th><th scope="col">Physical state</th><th scope="col">Rate</th><th scope="col">Link layer</th><th scope="col">Netdev</th><th scope="col">Driver</th><th scope="col">PCI address</th><th scope="col">Note</th></tr></thead>
-<tbody>
-{{- range .Rows}}
-<tr><th scope="row">{{.Device}}</th><td>{{.Port}}</td><td class="{{if .Good}}good{{else}}bad{{end}}">{{.State}}</td><td>{{.Physical}}</td><td>{{.Rate}}</td><td>{{.LinkLayer}}</td><td>{{.Netdev}}</td><td>{{.Driver}}</td><td>{{.Address}}</td><td>{{.Note}}</td></tr>
-{{- end}}
-</tbody>
-</table></div>
-{{- end}}
-{{- if .Errors}}
-<div class="scroll"><table>
-<caption>What could not be read since start</caption>
-<thead><tr><th scope="col">Device</th><th scope="col">Port</th><th scope="col">File</th><th scope="col">Error</th><th scope="col">Times</th></tr></thead>
-<tbody>
-{{- range .Errors}}
-<tr><td>{{.Device}}</td><td>{{.Port}}</td><td>{{.Source}}</td><td>{{.Errno}}</td><td>{{.Count}}</td></tr>
-{{- end}}
-</tbody>
-</table></div>
-{{- end}}
-</main>
-<footer>Version {{.Version}}. As of {{.Taken}}.</footer>
-</body>
-</html>
-`))
+// mostText bounds a text from a device, of which sysfs may hold a whole page.
+const mostText = 120
+
+// printable replaces what is no text, and cuts what is too long to show. Markup
+// is the template's business.
+func printable(text string) string {
+	if runes := []rune(text); len(runes) > mostText {
+		text = string(runes[:mostText]) + "…"
+	}
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return unicode.ReplacementChar
+	}, text)
+}
+
+//go:embed landing.html
+var landingHTML string
+
+var landing = template.Must(template.New("landing").Funcs(template.FuncMap{"p": printable}).Parse(landingHTML))

@@ -82,22 +82,27 @@ func ReadOnce(io *IO, path string) (string, error) {
 	return string(text), err
 }
 
+// maxInterrupted bounds how often a call is repeated that answers EINTR. A
+// signal is behind a few at most; a driver whose own answer it is gives it for
+// ever.
+const maxInterrupted = 10
+
 func open(io *IO, path string) (int, error) {
-	for {
+	for interrupted := 0; ; interrupted++ {
 		io.opens.Add(1)
 		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-		if !errors.Is(err, syscall.EINTR) {
+		if !errors.Is(err, syscall.EINTR) || interrupted == maxInterrupted {
 			return fd, err
 		}
 	}
 }
 
 func pread(io *IO, fd int, buf []byte) ([]byte, error) {
-	for {
+	for interrupted := 0; ; interrupted++ {
 		io.reads.Add(1)
 		n, err := syscall.Pread(fd, buf, 0)
 		switch {
-		case errors.Is(err, syscall.EINTR):
+		case errors.Is(err, syscall.EINTR) && interrupted < maxInterrupted:
 			continue
 		case err != nil:
 			return nil, err

@@ -24,6 +24,9 @@ type ReadError struct {
 	Port   string // port number as the kernel writes it, "" at device level
 	Source string // file below the device or port directory, such as "counters/VL15_dropped"
 	Err    error  // syscall.Errno, ErrNoPMA or ErrInvalid, wrapped
+	// Quiet: counted, but not worth a message of its own, because another one
+	// says it for many (a whole directory refuses to be read).
+	Quiet bool
 }
 
 // Error names device, port and file before the cause.
