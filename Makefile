@@ -32,7 +32,7 @@ run: build ## build and run the exporter on this host
 vm: build ## run the exporter in a test kernel with four soft-RoCE devices and some traffic
 	@.ci/install $(VM_PACKAGES)
 	go build -o bin/vmtest ./cmd/vmtest
-	bin/vmtest --devices 4 --forward 10479 -- sh cmd/vmtest/show.sh bin/gdr_exporter
+	bin/vmtest --timeout 24h --devices 4 --forward 10479 -- sh cmd/vmtest/show.sh bin/gdr_exporter
 
 test: go ## install what the tests need and run all of them, the kernel tests included
 	@.ci/install $(TEST_PACKAGES)

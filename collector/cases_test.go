@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,6 +28,8 @@ type bench struct {
 	taker   *snapshot.Taker
 	handler *Handler
 
+	scrapes atomic.Int64 // the clock moves with each, as it would between real ones
+
 	mu   sync.Mutex
 	told []sysread.ReadError
 }
@@ -35,7 +38,7 @@ func newBench(t *testing.T, root string, deadline time.Duration) *bench {
 	t.Helper()
 	b := &bench{}
 	reader := rdma.NewReader(rdma.Options{Sysfs: filepath.Join(root, "sys"), Descriptors: 256})
-	b.taker = snapshot.New(snapshot.Options{Deadline: deadline, Tell: func(_ string, err sysread.ReadError) {
+	b.taker = snapshot.New(snapshot.Options{Deadline: deadline, Now: b.now, Tell: func(_ string, err sysread.ReadError) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.told = append(b.told, err)
@@ -43,6 +46,11 @@ func newBench(t *testing.T, root string, deadline time.Duration) *bench {
 	t.Cleanup(b.taker.Close)
 	b.handler = newHandler(Config{Taker: b.taker, Enabled: []string{"rdma"}, Roles: noRoles{}, Deadline: deadline})
 	return b
+}
+
+// now is a clock on which scrapes are three seconds apart.
+func (b *bench) now() time.Time {
+	return time.Now().Add(time.Duration(b.scrapes.Load()) * 3 * time.Second)
 }
 
 // samples are the samples of a page by their text form without the value.
@@ -54,6 +62,7 @@ func (b *bench) scrape(t *testing.T, deadline time.Duration) samples {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
+	b.scrapes.Add(1)
 	started := time.Now()
 	families, done, err := b.handler.gather(ctx, []string{"rdma"})
 	if err != nil {

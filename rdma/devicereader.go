@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"errors"
 	"slices"
 	"strconv"
 	"time"
@@ -16,12 +17,21 @@ type DeviceReader struct {
 	dir    string // /sys/class/infiniband/<name>
 	buf    [sysread.AttrSize]byte
 
-	id      Identity
-	ports   []*portReader
-	hw      *counterDir // device level
-	slowAt  time.Time
-	pending []sysread.ReadError
+	id     Identity
+	ports  []*portReader
+	hw     *counterDir // device level
+	slowAt time.Time
+
+	firstAt   time.Time // of the first Read
+	late      bool      // the device came while the Reader was at work
+	pending   []sysread.ReadError
+	pendingAt time.Time // when the oldest of pending was met
 }
+
+// settleTime is how long the kernel may take to finish a device that it lists
+// already, and to take one down that it lists still: meanwhile directories are
+// missing and files answer ENODEV.
+const settleTime = 2 * time.Second
 
 func newDeviceReader(r *Reader, class, name string) *DeviceReader {
 	return &DeviceReader{reader: r, name: name, dir: class + "/" + name}
@@ -35,11 +45,14 @@ func (d *DeviceReader) Name() string { return d.name }
 // state. It returns what was read and, beside it, what was not.
 //
 // ENODEV and ENOENT are what reading gives while a device goes away, so such
-// failures are returned by the next Read: if the device is not listed any more
-// by then, there is no next Read and they were no errors.
+// failures are returned by a later Read: if the device is not listed any more
+// by then, there is no such Read and they were no errors.
 func (d *DeviceReader) Read(now time.Time) (Device, []sysread.ReadError) {
 	r := &pass{io: &d.reader.io, now: now, buf: d.buf[:], device: d.name}
-	slow := d.slowAt.IsZero() || now.Sub(d.slowAt) >= d.reader.options.SlowInterval
+	if d.firstAt.IsZero() {
+		d.firstAt = now
+	}
+	slow := d.slowAt.IsZero() || now.Sub(d.slowAt) >= d.reader.options.SlowInterval || d.slowAt.Sub(d.firstAt) < settleTime
 	if slow {
 		d.rescan(r)
 	}
@@ -52,7 +65,7 @@ func (d *DeviceReader) Read(now time.Time) (Device, []sysread.ReadError) {
 		d.readSlow(r)
 	}
 	device := d.read(r, slow)
-	return device, d.settle(r.errs)
+	return device, d.settle(now, r.errs)
 }
 
 // rescan brings the device's identity and the list of its files up to date.
@@ -136,21 +149,35 @@ func (d *DeviceReader) read(r *pass, slow bool) Device {
 		device.Omitted += d.hw.omitted
 		counted = true
 	}
-	device.Hidden = !counted && len(d.ports) > 0 && countingDrivers[d.id.Driver]
+	device.Hidden = !counted && len(d.ports) > 0 && countingDrivers[d.id.Driver] && d.settled(r)
 	return device
 }
 
+// settled reports whether the device is neither coming nor going.
+func (d *DeviceReader) settled(r *pass) bool {
+	vanishing := slices.ContainsFunc(r.errs, func(err sysread.ReadError) bool { return passing(err.Err) })
+	return !vanishing && !(d.late && r.now.Sub(d.firstAt) < settleTime)
+}
+
+// passing reports whether err is what a device gives that is coming or going.
+func passing(err error) bool { return sysread.Vanished(err) || errors.Is(err, errNoPorts) }
+
 // settle returns the failures that count now and keeps back those that count
-// only if the device is still there at the next Read.
-func (d *DeviceReader) settle(errs []sysread.ReadError) []sysread.ReadError {
-	settled := d.pending
-	d.pending = nil
+// only if the device is still there at a Read that is settleTime later.
+func (d *DeviceReader) settle(now time.Time, errs []sysread.ReadError) []sysread.ReadError {
+	var settled []sysread.ReadError
+	if now.Sub(d.pendingAt) >= settleTime {
+		settled, d.pending = d.pending, nil
+	}
 	for _, err := range errs {
-		if sysread.Vanished(err.Err) {
-			d.pending = append(d.pending, err)
-		} else {
+		if !passing(err.Err) {
 			settled = append(settled, err)
+			continue
 		}
+		if len(d.pending) == 0 {
+			d.pendingAt = now
+		}
+		d.pending = append(d.pending, err)
 	}
 	return settled
 }

@@ -39,6 +39,7 @@ type Reader struct {
 	options Options
 	io      sysread.IO
 	known   map[identityKey]*DeviceReader
+	listed  bool // List has been called
 }
 
 // identityKey tells devices apart. Descriptors survive a rename and go on
@@ -76,6 +77,7 @@ func (r *Reader) IO() *sysread.IO { return &r.io }
 // caller once they are not reading.
 func (r *Reader) List() (Listing, error) {
 	class := filepath.Join(r.options.Sysfs, "class/infiniband")
+	defer func() { r.listed = true }()
 	names, err := sysread.ReadNames(&r.io, class)
 	if errors.Is(err, fs.ErrNotExist) {
 		r.known = map[identityKey]*DeviceReader{}
@@ -98,6 +100,7 @@ func (r *Reader) List() (Listing, error) {
 		device := r.known[key]
 		if device == nil {
 			device = newDeviceReader(r, class, name)
+			device.late = r.listed
 		}
 		known[key] = device
 		listing.Devices = append(listing.Devices, device)

@@ -113,6 +113,8 @@ func TestExcludedDeviceIsNotTouched(t *testing.T) {
 func TestSteadyState(t *testing.T) {
 	h := newHost(t, written(t, rdmatest.Node8()), rdma.Options{SlowInterval: time.Minute})
 	h.all()
+	h.now = h.now.Add(3 * time.Second) // past the time in which a new device may be incomplete
+	h.all()
 	for _, step := range []struct {
 		name         string
 		after        time.Duration
@@ -231,6 +233,7 @@ func TestVanishingIsNoError(t *testing.T) {
 	if _, errs := h.all(); len(errs) != 0 {
 		t.Errorf("counted at once: %v", errs)
 	}
+	h.now = h.now.Add(3 * time.Second)
 	if _, errs := h.all(); len(errs) != 1 || errs[0].Errno() != "ENOENT" {
 		t.Errorf("not counted though the device is still listed: %v", errs)
 	}
