@@ -156,7 +156,8 @@ func (d *DeviceReader) read(r *pass, slow bool) Device {
 // settled reports whether the device is neither coming nor going.
 func (d *DeviceReader) settled(r *pass) bool {
 	vanishing := slices.ContainsFunc(r.errs, func(err sysread.ReadError) bool { return passing(err.Err) })
-	return !vanishing && !(d.late && r.now.Sub(d.firstAt) < settleTime)
+	coming := d.late && r.now.Sub(d.firstAt) < settleTime
+	return !vanishing && !coming
 }
 
 // passing reports whether err is what a device gives that is coming or going.
