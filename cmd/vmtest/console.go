@@ -54,3 +54,16 @@ func (c *console) verdict() string {
 	}
 	return ""
 }
+
+// lastWords is the part of the console's output that belongs into a message:
+// from a panic on if there was one, whose stack can be long, else the last
+// lines.
+func lastWords(text string) string {
+	const some, many = 40, 120
+	_, after, panicked := strings.Cut(text, "Kernel panic - not syncing: ")
+	if !panicked {
+		return lastLines(text, some)
+	}
+	lines := strings.Split(strings.TrimRight(after, "\r\n"), "\n")
+	return strings.Join(lines[:min(many, len(lines))], "\n")
+}

@@ -128,7 +128,7 @@ func (s *session) explain(err error) error {
 		parts = append(parts, complaint)
 	}
 	if text := strings.TrimSpace(s.console.text()); text != "" {
-		parts = append(parts, "The console's last lines:", lastLines(text, 40))
+		parts = append(parts, "The console's last lines:", lastWords(text))
 	}
 	if len(parts) == 0 {
 		return err
