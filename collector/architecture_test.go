@@ -13,6 +13,9 @@ var importRules = []struct {
 	forbidden []string
 }{
 	{"gdr_exporter/rdma", []string{"github.com/prometheus/...", "go.uber.org/...", "gdr_exporter/gpu/...", "gdr_exporter/collector", "gdr_exporter/collector/snapshot", "C"}},
+	{"gdr_exporter/rdma/nldev", []string{"github.com/prometheus/...", "go.uber.org/...", "gdr_exporter/gpu/...", "gdr_exporter/collector", "gdr_exporter/collector/snapshot", "C"}},
+	{"gdr_exporter/rdma/netdev", []string{"github.com/prometheus/...", "go.uber.org/...", "gdr_exporter/gpu/...", "gdr_exporter/collector", "gdr_exporter/collector/snapshot", "C"}},
+	{"gdr_exporter/rdma/devlink", []string{"github.com/prometheus/...", "go.uber.org/...", "gdr_exporter/gpu/...", "gdr_exporter/collector", "gdr_exporter/collector/snapshot", "C"}},
 	{"gdr_exporter/collector/sysread", []string{"github.com/prometheus/...", "go.uber.org/...", "gdr_exporter/...", "C"}},
 	{"gdr_exporter/collector", []string{"os", "github.com/NVIDIA/...", "github.com/prometheus/procfs/...", "github.com/Mellanox/...", "github.com/mdlayher/...", "github.com/vishvananda/...", "C"}},
 	{"gdr_exporter/collector/status", []string{"os", "github.com/prometheus/...", "github.com/NVIDIA/...", "github.com/Mellanox/...", "github.com/mdlayher/...", "C"}},

@@ -42,7 +42,7 @@ func newBench(t *testing.T, root string, deadline time.Duration) *bench {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.told = append(b.told, err)
-	}}).RDMA(reader).Taker()
+	}}).RDMA(reader, nil).Taker()
 	t.Cleanup(b.taker.Close)
 	b.handler = newHandler(Config{Taker: b.taker, Enabled: []string{"rdma"}, Roles: noRoles{}, Deadline: deadline})
 	return b

@@ -48,6 +48,11 @@ var goldens = map[string]func(*rdmatest.Tree){
 		t.OldExt(rdmatest.Options{Name: "mthca0", PCIAddress: "0003:18:00.0", Ordinal: 7})
 		t.QEDR(rdmatest.Options{Ordinal: 8})
 	},
+	// With RDMA netlink beside sysfs; the others are from sysfs alone.
+	"netlink": func(t *rdmatest.Tree) {
+		t.MLX5IB(rdmatest.Options{Name: "mlx5_0"})
+		t.MLX5RoCE(rdmatest.Options{Ordinal: 1})
+	},
 	"irdma-gen3":  func(t *rdmatest.Tree) { t.IRDMAGen3(rdmatest.Options{}) },
 	"hfi1":        func(t *rdmatest.Tree) { t.HFI1(rdmatest.Options{}) },
 	"soft":        func(t *rdmatest.Tree) { t.RXE(rdmatest.Options{}); t.SIW(rdmatest.Options{Ordinal: 1}) },
@@ -66,7 +71,7 @@ var goldens = map[string]func(*rdmatest.Tree){
 var goldenTime = time.Unix(1_800_000_000, 0)
 
 // goldenPage returns the text page of a tree, with what time makes set to 0.
-func goldenPage(t *testing.T, build func(*rdmatest.Tree)) string {
+func goldenPage(t *testing.T, name string, build func(*rdmatest.Tree)) string {
 	t.Helper()
 	tree := rdmatest.New()
 	build(tree)
@@ -74,8 +79,18 @@ func goldenPage(t *testing.T, build func(*rdmatest.Tree)) string {
 	if err := tree.WriteTo(dir); err != nil {
 		t.Fatal(err)
 	}
-	reader := rdma.NewReader(rdma.Options{Sysfs: filepath.Join(dir, "sys"), Descriptors: 1024})
-	taker := snapshot.New(snapshot.Options{Deadline: time.Minute, Now: func() time.Time { return goldenTime }}).RDMA(reader).Taker()
+	options := rdma.Options{Sysfs: filepath.Join(dir, "sys"), Descriptors: 1024}
+	if name == "netlink" {
+		netlink := tree.Netlink()
+		monitor, stop := netlink.Monitor()
+		t.Cleanup(stop)
+		for counts, _ := monitor.Events(); counts["register"] < 2; counts, _ = monitor.Events() {
+			time.Sleep(time.Millisecond)
+		}
+		options.Netlink, options.Monitor = netlink.Dial, monitor
+	}
+	reader := rdma.NewReader(options)
+	taker := snapshot.New(snapshot.Options{Deadline: time.Minute, Now: func() time.Time { return goldenTime }}).RDMA(reader, nil).Taker()
 	defer taker.Close()
 	h := newHandler(Config{Taker: taker, Enabled: []string{"rdma"}, Roles: noRoles{}})
 	families, done, err := h.gather(t.Context(), []string{"rdma"})
@@ -98,7 +113,7 @@ var durations = regexp.MustCompile(`(?m)^(gdr_[a-z_]*duration_seconds\{.*\}) .*$
 func TestGolden(t *testing.T) {
 	for name, build := range goldens {
 		t.Run(name, func(t *testing.T) {
-			got := goldenPage(t, build)
+			got := goldenPage(t, name, build)
 			path := filepath.Join("testdata", name+".metrics")
 			if *update {
 				if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
@@ -148,7 +163,7 @@ func firstDifference(want, got string) string {
 // label names.
 func goldenFamilies(t *testing.T) map[string]shape {
 	t.Helper()
-	files, err := filepath.Glob("testdata/*.metrics")
+	files, err := goldenFiles()
 	if err != nil || len(files) == 0 {
 		t.Fatal(files, err)
 	}
@@ -191,4 +206,16 @@ func addShapes(all map[string]shape, page string) {
 			all[name] = shape{kinds[name], joined}
 		}
 	}
+}
+
+// goldenFiles are all golden pages, those of network interfaces and devlink too.
+func goldenFiles() (files []string, err error) {
+	for _, pattern := range []string{"testdata/*.metrics", "testdata/*/*.metrics"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, found...)
+	}
+	return files, nil
 }

@@ -27,7 +27,7 @@ func BenchmarkScrape(b *testing.B) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector())
 	reader := rdma.NewReader(rdma.Options{Sysfs: dir + "/sys", SlowInterval: time.Minute, Descriptors: 4096})
-	taker := snapshot.New(snapshot.Options{Deadline: 5 * time.Second}).RDMA(reader).Taker()
+	taker := snapshot.New(snapshot.Options{Deadline: 5 * time.Second}).RDMA(reader, nil).Taker()
 	h, err := NewHandler(Config{Taker: taker, Enabled: []string{"rdma"}, Roles: noRoles{}, Deadline: 5 * time.Second, Self: registry})
 	if err != nil {
 		b.Fatal(err)

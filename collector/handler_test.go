@@ -48,7 +48,7 @@ func serverOf(t *testing.T, root string, options snapshot.Options, change func(*
 		options.Deadline = 10 * time.Second
 	}
 	reader := rdma.NewReader(rdma.Options{Sysfs: filepath.Join(root, "sys"), Descriptors: 4096})
-	taker := snapshot.New(options).RDMA(reader).Taker()
+	taker := snapshot.New(options).RDMA(reader, nil).Taker()
 	t.Cleanup(taker.Close)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector())

@@ -72,6 +72,22 @@ func (c *labelCache) of(device, port string) labels {
 	return l
 }
 
+// with2 returns base, which must come from of, and two more labels, the first of
+// which must be named before the second.
+func (c *labelCache) with2(base labels, name, value, name2, value2 string) labels {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	key := labelKey{base[0], name + "," + name2, value + "," + value2}
+	if l, found := c.more[key]; found {
+		return l
+	}
+	l := base.with(name, value).with(name2, value2)
+	if len(c.more) < maxCachedLabels {
+		c.more[key] = l
+	}
+	return l
+}
+
 // with returns base, which must come from of, and one more label.
 func (c *labelCache) with(base labels, name, value string) labels {
 	c.mu.Lock()

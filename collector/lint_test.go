@@ -2,14 +2,13 @@ package collector
 
 import (
 	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 )
 
 func TestLint(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.metrics")
+	files, err := goldenFiles()
 	if err != nil || len(files) == 0 {
 		t.Fatal(files, err)
 	}

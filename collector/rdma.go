@@ -6,6 +6,7 @@ import (
 
 	"gdr_exporter/collector/snapshot"
 	"gdr_exporter/rdma"
+	"gdr_exporter/rdma/devlink"
 )
 
 // Families of the rdma collector with fixed names. Those that come from counter
@@ -15,11 +16,17 @@ var (
 		"1 if the kernel has an RDMA device class (/sys/class/infiniband), that is if ib_core is loaded.")
 	rdmaDevices = gauge("gdr_rdma_devices",
 		"Number of RDMA devices listed in /sys/class/infiniband, less the excluded ones.")
+	rdmaNetlink = gauge("gdr_rdma_netlink_up",
+		"1 if the kernel's RDMA netlink family answers; 0: everything is read from sysfs, and what only netlink knows is missing.")
+	rdmaMonitor = gauge("gdr_rdma_monitor_up",
+		"1 if the kernel's events about RDMA devices are listened to (netlink MONITOR, Linux 6.12).")
+	rdmaEvents = counter("gdr_rdma_monitor_events_total",
+		"Events about RDMA devices since start by event: register, unregister, rename, netdev_attach, netdev_detach, netdev_rename, other. Absent where the kernel tells of none.")
 	rdmaDevicesExcluded = gauge("gdr_rdma_devices_excluded",
 		"Number of RDMA devices left out by --rdma.device-include and --rdma.device-exclude.")
 
 	rdmaDeviceInfo = gauge("gdr_rdma_device_info",
-		"Facts about an RDMA device, value 1: PCI address, driver, firmware (fw_ver), board (board_id), hca_type, node_type, node_guid, sys_image_guid, "+
+		"Facts about an RDMA device, value 1: PCI address, driver, firmware (fw_ver), board (board_id), hca_type, node_type, protocol (ib, roce, iw, opa, usnic; from netlink), node_guid, sys_image_guid, "+
 			"function (pf, vf, sf), subfunction number, role, uverbs node, and the parent device if it is a plane (SMI) sub-device."+slowNote)
 	rdmaDeviceCountersHidden = gauge("gdr_rdma_device_counters_hidden",
 		"1 if the driver has counters but sysfs shows none: the sysfs mount belongs to another network namespace.")
@@ -27,6 +34,14 @@ var (
 		"Number of counter files of the device that are not exported because a directory has too many.")
 	rdmaDeviceRestricted = gauge("gdr_rdma_device_restricted",
 		"1 if every file of the device's hw_counters directory refuses to be read.")
+	rdmaDeviceResources = gauge("gdr_rdma_device_resources",
+		"Number of RDMA objects of the device by type: pd, cq, qp, cm_id, mr, ctx, srq (netlink RES_GET). Queue pairs made through DEVX are not among them.")
+	rdmaDeviceContexts = gauge("gdr_rdma_device_contexts",
+		"Times the device is open by processes in the exporter's pid namespace (netlink RES_CTX_GET)."+slowNote)
+	rdmaDeviceMRs = gauge("gdr_rdma_device_memory_regions",
+		"Memory regions of processes in the exporter's pid namespace and of the kernel (netlink RES_MR_GET)."+slowNote)
+	rdmaDeviceMRBytes = gauge("gdr_rdma_device_memory_region_bytes",
+		"Memory registered by processes in the exporter's pid namespace and by the kernel (netlink RES_MR_GET)."+slowNote)
 	rdmaDeviceSlowRead = gauge("gdr_rdma_device_slow_read_timestamp_seconds",
 		"Unix time at which the device's slow group (rate, link layer, LIDs, error counters, identity) was read last.")
 
@@ -37,6 +52,10 @@ var (
 		"Logical port state (ports/*/state): 0 NOP, 1 DOWN, 2 INIT, 3 ARMED, 4 ACTIVE, 5 ACTIVE_DEFER.")
 	rdmaPortPhysicalState = gauge("gdr_rdma_port_physical_state_id",
 		"Physical port state (ports/*/phys_state): 1 Sleep, 2 Polling, 3 Disabled, 4 PortConfigurationTraining, 5 LinkUp, 6 LinkErrorRecovery, 7 Phy Test.")
+	rdmaPortSource = gauge("gdr_rdma_port_source_info",
+		"Where a fact about the port comes from, value 1: fact state or hw_counters, source netlink or sysfs.")
+	rdmaPortOptional = gauge("gdr_rdma_port_optional_counter_enabled",
+		"1 if an optional counter is switched on, 0 if it could be (netlink STAT_GET_STATUS); the exporter never switches any."+slowNote)
 	rdmaPortRate = gauge("gdr_rdma_port_rate_bytes_per_second",
 		"Data rate of the port (ports/*/rate). A placeholder while the port is not ACTIVE; a speed that the kernel does not know reads as SDR."+slowNote)
 	rdmaPortLanes = gauge("gdr_rdma_port_width_lanes",
@@ -85,12 +104,29 @@ func (v *rdmaView) show(p *page, s *snapshot.Snapshot) {
 	}
 	p.addBool(rdmaClassPresent, part.Listing.Present, nil)
 	p.add(rdmaDevices, float64(part.Listing.Devices), nil)
+	p.addBool(rdmaNetlink, part.Listing.Netlink, nil)
+	p.addBool(rdmaMonitor, part.Listing.Monitor, nil)
+	for _, event := range slices.Sorted(maps.Keys(part.Listing.Events)) {
+		p.add(rdmaEvents, float64(part.Listing.Events[event]), pairs("event", event))
+	}
 	p.add(rdmaDevicesExcluded, float64(part.Listing.Excluded), nil)
+	reporters := v.devlink(p, s)
 	for _, unit := range part.Units {
 		if unit.Data != nil {
 			v.device(p, unit.Data)
+			showReporters(p, &v.labels, v.labels.of(unit.Name, ""), reporters[unit.Data.PCIAddress])
 		}
 	}
+}
+
+// devlink shows devlink itself and returns the health reporters by PCI address.
+func (v *rdmaView) devlink(p *page, s *snapshot.Snapshot) map[string][]devlink.Reporter {
+	if s.Devlink == nil || len(s.Devlink.Units) == 0 || s.Devlink.Units[0].Data == nil {
+		return nil
+	}
+	reading := s.Devlink.Units[0].Data
+	showDevlink(p, reading)
+	return devlink.ByAddress(reading.Reporters)
 }
 
 func (v *rdmaView) device(p *page, d *rdma.Device) {
@@ -107,16 +143,31 @@ func (v *rdmaView) device(p *page, d *rdma.Device) {
 	if d.HWRestricted.Known {
 		p.addBool(rdmaDeviceRestricted, d.HWRestricted.Value, device)
 	}
+	v.usage(p, d, device)
 	v.counters(p, d.HWCounters, device)
 	for i := range d.Ports {
 		v.port(p, d, &d.Ports[i])
 	}
 }
 
+// usage shows what is made of the device.
+func (v *rdmaView) usage(p *page, d *rdma.Device, device labels) {
+	for _, kind := range slices.Sorted(maps.Keys(d.Resources)) {
+		p.add(rdmaDeviceResources, float64(d.Resources[kind]), v.labels.with(device, "type", kind))
+	}
+	if d.Usage.Contexts.Known {
+		p.add(rdmaDeviceContexts, float64(d.Usage.Contexts.Value), device)
+	}
+	if d.Usage.Memory.Known {
+		p.add(rdmaDeviceMRs, float64(d.Usage.Memory.Value.Regions), device)
+		p.add(rdmaDeviceMRBytes, float64(d.Usage.Memory.Value.Bytes), device)
+	}
+}
+
 func (v *rdmaView) info(p *page, d *rdma.Device) {
 	p.add(rdmaDeviceInfo, 1, pairs(
 		"device", d.Name, "address", d.PCIAddress, "driver", d.Driver, "firmware", d.Firmware,
-		"board", d.Board, "hca_type", d.HCAType, "node_type", d.NodeType,
+		"board", d.Board, "hca_type", d.HCAType, "node_type", d.NodeType, "protocol", d.Protocol,
 		"node_guid", d.NodeGUID, "sys_image_guid", d.SysImageGUID,
 		"function", string(d.Function), "subfunction", d.SubFunction,
 		"role", v.roles.Role(d.Name), "uverbs", d.Uverbs, "parent", d.Parent,
@@ -127,6 +178,9 @@ func (v *rdmaView) port(p *page, d *rdma.Device, port *rdma.Port) {
 	labels := v.labels.of(d.Name, port.Label)
 	v.portFacts(p, d, port, labels)
 	v.portLink(p, port, labels)
+	if port.Interface != nil {
+		showNetdev(p, &v.labels, labels, port.Interface)
+	}
 	for _, restriction := range port.Restricted {
 		p.addBool(rdmaPortRestricted, restriction.All, v.labels.with(labels, "source", string(restriction.Source)))
 	}
@@ -146,6 +200,15 @@ func (v *rdmaView) portFacts(p *page, d *rdma.Device, port *rdma.Port, labels la
 	}
 	p.add(rdmaPortInfo, 1, pairs("device", d.Name, "port", port.Label, "link_layer", port.LinkLayer,
 		"netdev", port.Netdev, "speed", port.Rate.Value.Speed, "port_guid", port.GUID, "state_meaning", meaning))
+	if port.StateFrom != "" {
+		p.add(rdmaPortSource, 1, v.labels.with2(labels, "fact", "state", "source", string(port.StateFrom)))
+	}
+	if port.CountersFrom != "" {
+		p.add(rdmaPortSource, 1, v.labels.with2(labels, "fact", "hw_counters", "source", string(port.CountersFrom)))
+	}
+	for _, optional := range port.Optional {
+		p.addBool(rdmaPortOptional, optional.Enabled, v.labels.with(labels, "counter", optional.Name))
+	}
 	for _, kind := range slices.Sorted(maps.Keys(port.GIDs)) {
 		p.add(rdmaPortGIDs, float64(port.GIDs[kind]), v.labels.with(labels, "type", kind))
 	}

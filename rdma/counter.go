@@ -51,6 +51,10 @@ type CounterInfo struct {
 	Slow bool
 }
 
+// Setting reports whether the file is a setting of the kernel's rather than
+// something that the driver counts.
+func (i *CounterInfo) Setting() bool { return i.Unit == UnitMilliseconds }
+
 // Counter is one counter file's value, in the file's own unit.
 type Counter struct {
 	Info  *CounterInfo

@@ -135,6 +135,24 @@ func (d *counterDir) read(r *pass, slow bool, out []Counter) []Counter {
 	return out
 }
 
+// readSettings is read where netlink gave the counters: only the settings among
+// the files, which netlink does not give.
+func (d *counterDir) readSettings(r *pass, slow bool, out []Counter) []Counter {
+	for i := range d.files {
+		file := &d.files[i]
+		if !file.info.Setting() {
+			continue
+		}
+		if slow && !file.Waiting(r.now) {
+			file.read(r)
+		}
+		if file.value.Known {
+			out = append(out, Counter{Info: file.info, Value: file.value.Value})
+		}
+	}
+	return out
+}
+
 // lifted tries one file of a restricted directory, if it is time, and reports
 // whether it answered.
 func (d *counterDir) lifted(r *pass) bool {

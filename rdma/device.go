@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"gdr_exporter/collector/sysread"
+	"gdr_exporter/rdma/netdev"
+	"gdr_exporter/rdma/nldev"
 )
 
 // Function is the kind of PCI function behind an RDMA device.
@@ -27,6 +29,7 @@ type Identity struct {
 	Board        string // board_id, the PSID of NVIDIA cards
 	HCAType      string // hca_type
 	NodeType     string // node_type without its number: CA, RNIC, unspecified, ...
+	Protocol     string // ib, roce, iw, opa, usnic; from netlink only
 	NodeGUID     string // node_guid; "" also for the all-zero one
 	SysImageGUID string // sys_image_guid, shared by the functions of a card
 	Function     Function
@@ -52,6 +55,11 @@ type Device struct {
 	HWCounters []Counter
 	// HWRestricted: every file of <dev>/hw_counters refuses to be read.
 	HWRestricted sysread.Maybe[bool]
+	// Resources counts the objects of the device by type (pd, cq, qp, cm_id, mr,
+	// ctx, srq); from netlink only, nil where not known.
+	Resources map[string]uint64
+	// Usage is what processes hold; from netlink only.
+	Usage Usage
 	// Hidden: the driver always has counters, yet no port shows a counter
 	// directory. The sysfs that was read belongs to another network namespace.
 	Hidden bool
@@ -59,6 +67,12 @@ type Device struct {
 	Omitted int
 	// SlowRead is when the slow group was read last.
 	SlowRead time.Time
+}
+
+// Usage is what processes that the exporter can see hold of a device.
+type Usage struct {
+	Contexts sysread.Maybe[uint64]       // times the device is open
+	Memory   sysread.Maybe[nldev.Memory] // registered memory
 }
 
 // Port is what one read of a port found.
@@ -78,10 +92,21 @@ type Port struct {
 	// GIDs counts the GID table's entries by type, as gid_attrs/types names
 	// them; nil if it could not be read.
 	GIDs map[string]int
+	// Interface is what the kernel says of an Ethernet port's netdev: statistics,
+	// PFC, trust, ECN. Nil where there is none or it was not asked.
+	Interface *netdev.Reading
 	// CarrierChanges is the netdev's count of carrier losses and gains.
 	CarrierChanges sysread.Maybe[uint64]
 
+	// StateFrom and CountersFrom say where the states and the hw_counters come
+	// from; "" where there are none.
+	StateFrom, CountersFrom From
+	// Optional are the counters that an administrator can switch on; from
+	// netlink only.
+	Optional []nldev.Optional
+
 	Counters []Counter
+	Omitted  int // counters beyond MaxCounters
 	// ReceiveBytes and TransmitBytes are the same quantity for every driver
 	// that counts bytes anywhere; see byteSources.
 	ReceiveBytes  sysread.Maybe[float64]

@@ -4,9 +4,12 @@ import (
 	"errors"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"gdr_exporter/collector/sysread"
+	"gdr_exporter/rdma/netdev"
+	"gdr_exporter/rdma/nldev"
 )
 
 // DeviceReader reads one device and keeps its files open between reads. It is
@@ -14,13 +17,18 @@ import (
 type DeviceReader struct {
 	reader *Reader
 	name   string
-	dir    string // /sys/class/infiniband/<name>
+	dir    string // /sys/class/infiniband/<name>; "" if only netlink shows the device
 	buf    [sysread.AttrSize]byte
+	// listed is what netlink's list said of the device last, nil if nothing.
+	listed atomic.Pointer[nldev.Device]
 
-	id     Identity
-	ports  []*portReader
-	hw     *counterDir // device level
-	slowAt time.Time
+	id      Identity
+	ports   []*portReader
+	hw      *counterDir // device level
+	netlink netlinkSide
+	foreign bool // netlink shows another device of that name
+	usage   Usage
+	slowAt  time.Time
 
 	firstAt   time.Time // of the first Read
 	late      bool      // the device came while the Reader was at work
@@ -33,8 +41,8 @@ type DeviceReader struct {
 // missing and files answer ENODEV.
 const settleTime = 2 * time.Second
 
-func newDeviceReader(r *Reader, class, name string) *DeviceReader {
-	return &DeviceReader{reader: r, name: name, dir: class + "/" + name}
+func newDeviceReader(r *Reader, dir, name string) *DeviceReader {
+	return &DeviceReader{reader: r, name: name, dir: dir, netlink: netlinkSide{dial: r.options.Netlink}}
 }
 
 // Name returns the device's name as it was listed.
@@ -49,6 +57,9 @@ func (d *DeviceReader) Name() string { return d.name }
 // by then, there is no such Read and they were no errors.
 func (d *DeviceReader) Read(now time.Time) (Device, []sysread.ReadError) {
 	r := &pass{io: &d.reader.io, now: now, buf: d.buf[:], device: d.name}
+	if d.netlink.device = d.listed.Load(); d.foreign {
+		d.netlink.device = nil
+	}
 	if d.firstAt.IsZero() {
 		d.firstAt = now
 	}
@@ -58,7 +69,7 @@ func (d *DeviceReader) Read(now time.Time) (Device, []sysread.ReadError) {
 	}
 	if !d.id.Plane() {
 		for _, port := range d.ports {
-			slow = port.readState(r) || slow
+			slow = port.readState(r, &d.netlink) || slow
 		}
 	}
 	if slow {
@@ -70,7 +81,12 @@ func (d *DeviceReader) Read(now time.Time) (Device, []sysread.ReadError) {
 
 // rescan brings the device's identity and the list of its files up to date.
 func (d *DeviceReader) rescan(r *pass) {
+	if d.dir == "" {
+		d.rescanNetlink()
+		return
+	}
 	d.id = readIdentity(r, d.reader.options.Sysfs, d.dir, d.name)
+	d.matchNetlink()
 	d.rescanPorts(r)
 	r.port = ""
 	var have []*counterDir
@@ -78,6 +94,33 @@ func (d *DeviceReader) rescan(r *pass) {
 		have = append(have, d.hw)
 	}
 	d.hw = rescanDir(r, have, SourceDeviceHW, d.dir)
+}
+
+// rescanNetlink is rescan where only netlink shows the device.
+func (d *DeviceReader) rescanNetlink() {
+	d.id = Identity{Name: d.name}
+	if d.netlink.device == nil {
+		return
+	}
+	d.id.fromNetlink(d.netlink.device)
+	for number := len(d.ports) + 1; number <= int(d.netlink.device.Ports); number++ {
+		d.ports = append(d.ports, netlinkPort(number, d.reader.options.Sysfs+"/class/net", d.newInterface()))
+	}
+}
+
+// matchNetlink lets go of netlink if it speaks of another device of that name:
+// the sysfs mount may belong to another machine's recording or to another
+// network namespace. What it says of the same device completes the identity.
+func (d *DeviceReader) matchNetlink() {
+	device := d.listed.Load()
+	d.foreign = device != nil && d.id.NodeGUID != "" && device.NodeGUID != "" && d.id.NodeGUID != device.NodeGUID
+	if d.foreign {
+		device = nil
+	}
+	d.netlink.device = device
+	if device != nil {
+		d.id.fromNetlink(device)
+	}
 }
 
 func (d *DeviceReader) rescanPorts(r *pass) {
@@ -112,11 +155,16 @@ func (d *DeviceReader) port(label string) *portReader {
 			return port
 		}
 	}
-	port, isPort := newPortReader(d.dir+"/ports", label, d.reader.options.Sysfs+"/class/net")
+	port, isPort := newPortReader(d.dir+"/ports", label, d.reader.options.Sysfs+"/class/net", d.newInterface())
 	if !isPort || label != strconv.Itoa(port.number) {
 		return nil
 	}
 	return port
+}
+
+func (d *DeviceReader) newInterface() *netdev.Reader {
+	options := &d.reader.options
+	return netdev.NewReader(netdev.Options{Sysfs: options.Sysfs, IO: &d.reader.io, SysfsOnly: !options.Ethtool})
 }
 
 func (d *DeviceReader) readSlow(r *pass) {
@@ -125,8 +173,10 @@ func (d *DeviceReader) readSlow(r *pass) {
 		return
 	}
 	for _, port := range d.ports {
-		port.readSlow(r, &d.id)
+		port.readSlow(r, &d.id, &d.netlink)
 	}
+	r.port = ""
+	d.usage = d.netlink.usage(r)
 }
 
 // read puts the device together. Of a plane nothing but its identity is read:
@@ -138,8 +188,8 @@ func (d *DeviceReader) read(r *pass, slow bool) Device {
 	}
 	counted := false
 	for _, port := range d.ports {
-		device.Ports = append(device.Ports, port.read(r, slow))
-		device.Omitted += port.omitted()
+		device.Ports = append(device.Ports, port.read(r, slow, &d.netlink))
+		device.Omitted += device.Ports[len(device.Ports)-1].Omitted
 		counted = counted || len(port.counters) > 0
 	}
 	r.port = ""
@@ -150,6 +200,7 @@ func (d *DeviceReader) read(r *pass, slow bool) Device {
 		counted = true
 	}
 	device.Hidden = !counted && len(d.ports) > 0 && countingDrivers[d.id.Driver] && d.settled(r)
+	device.Resources, device.Usage = d.netlink.resources(r), d.usage
 	return device
 }
 
@@ -191,4 +242,5 @@ func (d *DeviceReader) Close() {
 	if d.hw != nil {
 		d.hw.close(&d.reader.io)
 	}
+	d.netlink.close()
 }

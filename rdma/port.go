@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"gdr_exporter/collector/sysread"
+	"gdr_exporter/rdma/netdev"
+	"gdr_exporter/rdma/nldev"
 )
 
 // gidInterval is how often a port's GID table is counted. It has up to 255
@@ -21,14 +23,22 @@ type portReader struct {
 
 	state, physicalState sysread.Attr
 	carrier              sysread.Attr // of the port's netdev; path "" without one
+	netdev               *netdev.Reader
 	counters             []*counterDir
 
-	last   Port // the slow group's values as of the last slow read
+	last   Port                      // the slow group's values as of the last slow read
+	asked  sysread.Maybe[nldev.Port] // what netlink said in this pass
 	gidsAt time.Time
 	bytes  byteChooser
 }
 
-func newPortReader(portsDir, label, netDir string) (*portReader, bool) {
+// netlinkPort returns a reader of a port that only netlink shows.
+func netlinkPort(number int, netDir string, netdev *netdev.Reader) *portReader {
+	label := strconv.Itoa(number)
+	return &portReader{number: number, label: label, net: netDir, netdev: netdev, carrier: sysread.NewAttr(""), last: Port{Number: number, Label: label}}
+}
+
+func newPortReader(portsDir, label, netDir string, netdev *netdev.Reader) (*portReader, bool) {
 	number, err := strconv.Atoi(label)
 	if err != nil || number < 0 {
 		return nil, false
@@ -37,8 +47,8 @@ func newPortReader(portsDir, label, netDir string) (*portReader, bool) {
 	return &portReader{
 		number: number, label: label, dir: dir, net: netDir,
 		state: sysread.NewAttr(dir + "/state"), physicalState: sysread.NewAttr(dir + "/phys_state"),
-		carrier: sysread.NewAttr(""),
-		last:    Port{Number: number, Label: label},
+		carrier: sysread.NewAttr(""), netdev: netdev,
+		last: Port{Number: number, Label: label},
 	}, true
 }
 
@@ -54,14 +64,28 @@ func (p *portReader) rescan(r *pass) {
 	p.counters = dirs
 }
 
+// linkLayers are the link layers of the protocols that netlink names.
+var linkLayers = map[string]string{"ib": "InfiniBand", "opa": "InfiniBand", "roce": "Ethernet", "iw": "Ethernet"}
+
 // readState reads the port's states and reports whether one of them changed.
-func (p *portReader) readState(r *pass) bool {
+//
+// Netlink gives both states, and the LIDs, for one query of the port; sysfs
+// makes the same query for each file.
+func (p *portReader) readState(r *pass, netlink *netlinkSide) bool {
 	r.port = p.label
-	state := readStateID(r, &p.state, "state")
-	physical := readStateID(r, &p.physicalState, "phys_state")
-	changed := state != p.last.State || physical != p.last.PhysicalState
-	p.last.State, p.last.PhysicalState = state, physical
-	return changed
+	before := [2]sysread.Maybe[int]{p.last.State, p.last.PhysicalState}
+	p.asked.Value, p.asked.Known = netlink.port(r, p.number)
+	switch {
+	case p.asked.Known:
+		p.last.State, p.last.PhysicalState, p.last.StateFrom = p.asked.Value.State, p.asked.Value.PhysicalState, FromNetlink
+	case p.dir != "":
+		p.last.State = readStateID(r, &p.state, "state")
+		p.last.PhysicalState = readStateID(r, &p.physicalState, "phys_state")
+		p.last.StateFrom = FromSysfs
+	default:
+		p.last.State, p.last.PhysicalState, p.last.StateFrom = sysread.Maybe[int]{}, sysread.Maybe[int]{}, ""
+	}
+	return before != [2]sysread.Maybe[int]{p.last.State, p.last.PhysicalState}
 }
 
 func readStateID(r *pass, file *sysread.Attr, name string) sysread.Maybe[int] {
@@ -78,21 +102,51 @@ func readStateID(r *pass, file *sysread.Attr, name string) sysread.Maybe[int] {
 
 // readSlow reads what moves rarely and costs much: on InfiniBand each of rate,
 // lid and sm_lid is a full port query of about five firmware commands.
-func (p *portReader) readSlow(r *pass, device *Identity) {
+func (p *portReader) readSlow(r *pass, device *Identity, netlink *netlinkSide) {
 	r.port = p.label
+	p.last.Optional = netlink.optional(r, p.number)
+	if p.dir == "" {
+		p.last.LinkLayer = linkLayers[device.Protocol]
+		p.last.LID, p.last.SMLID = p.asked.Value.LID, p.asked.Value.SMLID
+		p.setNetdev(r, p.asked.Value.Netdev)
+		p.readInterface(r)
+		return
+	}
 	p.last.LinkLayer, _ = r.expected(p.dir, "link_layer")
 	p.last.Rate = p.readRate(r)
 	p.last.LID, p.last.SMLID, p.last.GUID = sysread.Maybe[uint64]{}, sysread.Maybe[uint64]{}, ""
 	if p.last.LinkLayer == "InfiniBand" {
-		p.last.LID = p.readHex(r, "lid")
-		p.last.SMLID = p.readHex(r, "sm_lid")
+		p.last.LID, p.last.SMLID = p.asked.Value.LID, p.asked.Value.SMLID
+		if !p.asked.Known {
+			p.last.LID = p.readHex(r, "lid")
+			p.last.SMLID = p.readHex(r, "sm_lid")
+		}
 		p.last.GUID = p.readGUID(r)
 	}
-	p.setNetdev(r, portNetdev(r, p, device))
+	if p.asked.Value.Netdev != "" {
+		p.setNetdev(r, p.asked.Value.Netdev)
+	} else {
+		p.setNetdev(r, portNetdev(r, p, device))
+	}
+	p.readInterface(r)
 	if p.gidsAt.IsZero() || r.now.Sub(p.gidsAt) >= gidInterval {
 		p.last.GIDs = countGIDs(r, p.dir)
 		p.gidsAt = r.now
 	}
+}
+
+// readInterface reads the netdev of an Ethernet port. An InfiniBand port's IPoIB
+// interface says nothing of RDMA.
+func (p *portReader) readInterface(r *pass) {
+	p.last.Interface = nil
+	if p.last.LinkLayer != "Ethernet" {
+		return
+	}
+	reading, errs := p.netdev.Read(r.now, p.last.Netdev)
+	for _, err := range errs {
+		r.fail(err.Source, err.Err)
+	}
+	p.last.Interface = &reading
 }
 
 func (p *portReader) readRate(r *pass) sysread.Maybe[Rate] {
@@ -146,13 +200,27 @@ func (p *portReader) setNetdev(r *pass, name string) {
 
 // read returns the port with fresh counters; slow says whether the counters of
 // the slow group are read too.
-func (p *portReader) read(r *pass, slow bool) Port {
+func (p *portReader) read(r *pass, slow bool, netlink *netlinkSide) Port {
 	r.port = p.label
 	port := p.last
 	port.CarrierChanges = p.readCarrier(r)
-	port.Counters = make([]Counter, 0, p.counterFiles())
+	port.Counters = make([]Counter, 0, max(p.counterFiles(), 16))
+	hw, fromNetlink := netlink.counters(r, p.number)
+	if fromNetlink {
+		port.CountersFrom = FromNetlink
+		port.Counters, port.Omitted = netlinkCounters(hw, port.Counters)
+	}
 	for _, dir := range p.counters {
+		if dir.source == SourceHW && fromNetlink {
+			port.Counters = dir.readSettings(r, slow, port.Counters)
+			port.Restricted = append(port.Restricted, Restriction{dir.source, false})
+			continue
+		}
+		if dir.source == SourceHW {
+			port.CountersFrom = FromSysfs
+		}
 		port.Counters = dir.read(r, slow, port.Counters)
+		port.Omitted += dir.omitted
 		port.Restricted = append(port.Restricted, Restriction{dir.source, dir.restricted})
 	}
 	port.ReceiveBytes, port.TransmitBytes = p.bytes.choose(port.Counters)
@@ -187,14 +255,6 @@ func (p *portReader) counterFiles() int {
 	return n
 }
 
-func (p *portReader) omitted() int {
-	n := 0
-	for _, dir := range p.counters {
-		n += dir.omitted
-	}
-	return n
-}
-
 func (p *portReader) close(io *sysread.IO) {
 	for _, file := range []*sysread.Attr{&p.state, &p.physicalState, &p.carrier} {
 		file.Close(io)
@@ -202,6 +262,7 @@ func (p *portReader) close(io *sysread.IO) {
 	for _, dir := range p.counters {
 		dir.close(io)
 	}
+	p.netdev.Close()
 }
 
 // rescanDir returns the directory of that source below base, brought up to

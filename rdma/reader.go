@@ -3,7 +3,9 @@ package rdma
 import (
 	"errors"
 	"io/fs"
+	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gdr_exporter/collector/sysread"
+	"gdr_exporter/rdma/nldev"
 )
 
 // MaxCounters is the largest number of files read from one counter directory.
@@ -30,6 +33,15 @@ type Options struct {
 	SlowInterval time.Duration
 	// Descriptors is the number of files that may be kept open.
 	Descriptors int64
+	// Netlink opens sockets of the RDMA netlink family; nil reads sysfs alone.
+	Netlink Dialer
+	// Ethtool asks the kernel about the netdevs of Ethernet ports: ethtool
+	// statistics, PFC and trust (DCB). Without it only their sysfs is read.
+	Ethtool bool
+	// Monitor hears of devices that come and go; nil: nothing does.
+	Monitor *Monitor
+	// Now is the clock; nil: time.Now.
+	Now func() time.Time
 }
 
 // Reader lists the RDMA devices of a host. Devices may be called by one
@@ -39,7 +51,9 @@ type Reader struct {
 	options Options
 	io      sysread.IO
 	known   map[identityKey]*DeviceReader
+	netlink netlinkLister
 	listed  bool // List has been called
+	present bool // it found the class
 }
 
 // identityKey tells devices apart. Descriptors survive a rename and go on
@@ -48,7 +62,8 @@ type Reader struct {
 // do, and neither does the inode, for a renamed device needs new labels.
 type identityKey struct {
 	name  string
-	inode uint64
+	inode uint64 // of the device's directory; 0 where sysfs does not show it
+	index uint32 // netlink's, only where sysfs does not show the device
 }
 
 // Listing is what /sys/class/infiniband holds.
@@ -60,58 +75,96 @@ type Listing struct {
 	Devices []*DeviceReader
 	// Excluded is the number of devices that Include refused.
 	Excluded int
+	// Netlink: the RDMA netlink family answers.
+	Netlink bool
+	// NetlinkErr says why it does not; nil if it does or was not asked.
+	NetlinkErr error
+	// Events counts the kernel's events about devices by type; nil if it is not
+	// listened to. Monitor: it is still being listened to.
+	Events  map[string]uint64
+	Monitor bool
 }
 
 // NewReader returns a Reader; nothing is opened yet.
 func NewReader(options Options) *Reader {
+	if options.Now == nil {
+		options.Now = time.Now
+	}
 	r := &Reader{options: options, known: map[identityKey]*DeviceReader{}}
 	r.io.Descriptors = options.Descriptors
+	r.netlink = netlinkLister{dial: options.Netlink, io: &r.io}
 	return r
 }
 
 // IO returns the counts of what this Reader and its DeviceReaders asked of the kernel.
 func (r *Reader) IO() *sysread.IO { return &r.io }
 
-// List lists the devices. A missing class directory is a host without RDMA and
-// no error. DeviceReaders that are no longer listed must be closed by the
-// caller once they are not reading.
+// List lists the devices, from sysfs, and from netlink where sysfs does not show
+// the class at all. A missing class is a host without RDMA and no error.
+// DeviceReaders that are no longer listed must be closed by the caller once they
+// are not reading.
 func (r *Reader) List() (Listing, error) {
 	class := filepath.Join(r.options.Sysfs, "class/infiniband")
 	defer func() { r.listed = true }()
 	names, err := sysread.ReadNames(&r.io, class)
-	if errors.Is(err, fs.ErrNotExist) {
-		r.known = map[identityKey]*DeviceReader{}
-		return Listing{}, nil
+	if err == nil && !r.present {
+		r.netlink.Reset() // RDMA has just been loaded
 	}
-	if err != nil {
+	r.present = err == nil
+	asked := r.netlink.list(r.options.Now())
+	listing := Listing{Present: err == nil, Netlink: asked != nil, NetlinkErr: r.netlink.err}
+	listing.Events, listing.Monitor = r.options.Monitor.Events()
+	known := make(map[identityKey]*DeviceReader, len(r.known))
+	switch {
+	case err == nil:
+		for _, name := range names {
+			if key, isDevice := r.key(class, name, &listing); isDevice {
+				r.add(&listing, known, key, class+"/"+name, asked[name])
+			}
+		}
+	case len(asked) > 0:
+		for _, name := range slices.Sorted(maps.Keys(asked)) {
+			if r.included(name, &listing) {
+				r.add(&listing, known, identityKey{name: name, index: asked[name].Index}, "", asked[name])
+			}
+		}
+		err = nil
+	case errors.Is(err, fs.ErrNotExist):
+		err = nil
+	default:
 		return Listing{}, sysread.ReadError{Source: "class/infiniband", Err: err}
 	}
-	listing := Listing{Present: true}
-	known := make(map[identityKey]*DeviceReader, len(r.known))
-	for _, name := range names {
-		if r.options.Include != nil && !r.options.Include(name) {
-			listing.Excluded++
-			continue
-		}
-		key, isDevice := r.key(class, name)
-		if !isDevice {
-			continue
-		}
-		device := r.known[key]
-		if device == nil {
-			device = newDeviceReader(r, class, name)
-			device.late = r.listed
-		}
-		known[key] = device
-		listing.Devices = append(listing.Devices, device)
-	}
 	r.known = known
-	return listing, nil
+	return listing, err
+}
+
+// add takes up a device under its key.
+func (r *Reader) add(listing *Listing, known map[identityKey]*DeviceReader, key identityKey, dir string, asked *nldev.Device) {
+	device := r.known[key]
+	if device == nil {
+		device = newDeviceReader(r, dir, key.name)
+		device.late = r.listed
+	}
+	device.listed.Store(asked)
+	known[key] = device
+	listing.Devices = append(listing.Devices, device)
+}
+
+// included asks the filter, before anything of the device is touched.
+func (r *Reader) included(name string, listing *Listing) bool {
+	if r.options.Include == nil || r.options.Include(name) {
+		return true
+	}
+	listing.Excluded++
+	return false
 }
 
 // key identifies a listed device. An entry that is no directory (the bonding
 // masters file of other classes, say) or has just gone is no device.
-func (r *Reader) key(class, name string) (identityKey, bool) {
+func (r *Reader) key(class, name string, listing *Listing) (identityKey, bool) {
+	if !r.included(name, listing) {
+		return identityKey{}, false
+	}
 	var stat unix.Stat_t
 	err := unix.Stat(class+"/"+name, &stat)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && stat.Mode&unix.S_IFMT != unix.S_IFDIR {

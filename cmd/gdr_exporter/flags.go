@@ -31,6 +31,7 @@ type config struct {
 
 	rdmaInclude, rdmaExclude *regexp.Regexp
 	roles                    roles
+	netlink, ethtool         bool
 
 	deadline, maxAge, slowInterval time.Duration
 
@@ -95,6 +96,8 @@ func readFlags(app *kingpin.Application, c *config) {
 		PlaceHolder("REGEXP").SetValue(anchored{&c.rdmaExclude})
 	app.Flag("rdma.role", "Role of the RDMA devices whose whole name matches: compute, storage, management or unused. May be repeated; the first match holds.").
 		PlaceHolder("REGEXP=ROLE").SetValue(&c.roles)
+	app.Flag("rdma.netlink", "Ask RDMA netlink first, and sysfs for what it does not give; and devlink for health reporters.").Default("true").BoolVar(&c.netlink)
+	app.Flag("rdma.ethtool", "Read ethtool statistics, PFC and trust of Ethernet ports' network interfaces, with the slow group.").Default("true").BoolVar(&c.ethtool)
 	app.Flag("scrape.deadline", "Longest a scrape waits for a device; Prometheus's own timeout less half a second holds if it is shorter.").
 		Default("5s").DurationVar(&c.deadline)
 	app.Flag("scrape.max-age", "Age up to which what one scrape read serves another; 0 to read anew each time.").Default("2s").DurationVar(&c.maxAge)

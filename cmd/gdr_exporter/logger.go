@@ -58,6 +58,7 @@ var news = map[snapshot.FactKind]struct {
 	snapshot.FactStuck:      {"reading the device does not return; it is left alone until it does", "the device answers again", zapcore.WarnLevel},
 	snapshot.FactHidden:     {"counters hidden: the sysfs mount belongs to another network namespace", "counters visible again", zapcore.WarnLevel},
 	snapshot.FactRestricted: {"every counter file refuses to be read; asked again rarely", "counters can be read again", zapcore.InfoLevel},
+	snapshot.FactNoNetlink:  {"RDMA netlink does not answer; everything is read from sysfs", "RDMA netlink answers", zapcore.InfoLevel},
 	snapshot.FactUnlistable: {"devices cannot be listed", "devices can be listed again", zapcore.WarnLevel},
 }
 

@@ -18,6 +18,8 @@ import (
 	"gdr_exporter/collector/snapshot"
 	"gdr_exporter/collector/status"
 	"gdr_exporter/rdma"
+	"gdr_exporter/rdma/devlink"
+	"gdr_exporter/rdma/nldev"
 )
 
 // How long a stop may take: a running scrape gets grace to end by itself, then
@@ -71,12 +73,31 @@ func newDaemon(c *config, logger *zap.Logger) *daemon {
 		Tell: logReadError(logger), Changed: logChange(logger),
 	})
 	if *c.collectors[snapshot.CollectorRDMA] {
+		var monitor *rdma.Monitor
+		if c.netlink {
+			monitor = rdma.StartMonitor()
+		}
 		builder.RDMA(rdma.NewReader(rdma.Options{
 			Sysfs: c.sysfs, Include: c.includes, SlowInterval: c.slowInterval, Descriptors: descriptorBudget(),
-		}))
+			Netlink: c.netlinkDialer(), Monitor: monitor, Ethtool: c.ethtool,
+		}), monitor)
+		if c.netlink {
+			builder.Devlink(devlink.NewReader(), c.slowInterval)
+		}
 	}
 	d.taker = builder.Taker()
 	return d
+}
+
+// netlinkTimeout bounds the wait for an answer of RDMA netlink.
+const netlinkTimeout = 2 * time.Second
+
+// netlinkDialer opens RDMA netlink sockets, nil if they are not wanted.
+func (c *config) netlinkDialer() rdma.Dialer {
+	if !c.netlink {
+		return nil
+	}
+	return func() (*nldev.Conn, error) { return nldev.Dial(netlinkTimeout) }
 }
 
 // first takes the first Snapshot, so that ready does not wait for a scrape.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -22,11 +23,17 @@ const (
 // kernelBoot is one start of the virtual machine and the tests that share it.
 type kernelBoot struct {
 	name  string
+	pkg   string   // package of the tests, below gdr_exporter/; "" for this one
 	flags []string // of vmtest
 	tests []string // what follows TestInKernel
 }
 
 var kernelBoots = []kernelBoot{
+	{
+		name:  "netlink",
+		flags: []string{"--devices", "8"},
+		tests: []string{"Netlink", "Resources", "NetnsNetlink", "NoMonitor"},
+	},
 	{
 		name:  "soft-RoCE",
 		flags: []string{"--devices", "8"},
@@ -35,12 +42,29 @@ var kernelBoots = []kernelBoot{
 	{
 		name:  "InfiniBand",
 		flags: []string{"--devices", "8", "--module", "../vmtest/module/gdrtest_ib:count=2,ports=2"},
-		tests: []string{"PortStates", "QueryPortFails", "CountersRefuse", "CountersSaturate", "Excluded", "Hang", "StopWhileHanging", "StopWhileUninterruptible"},
+		tests: []string{"PortStates", "QueryPortFails", "CountersRefuse", "CountersSaturate", "Excluded", "NetlinkFails", "Hang", "StopWhileHanging", "StopWhileUninterruptible"},
 	},
 	{
 		name:  "no RDMA",
 		flags: []string{"--devices", "0"},
 		tests: []string{"NoRDMA"},
+	},
+	{
+		name:  "events",
+		flags: []string{"--devices", "2", "--kernel", "backports"},
+		tests: []string{"Monitor"},
+	},
+	{
+		name:  "network interfaces",
+		pkg:   "rdma/netdev",
+		flags: []string{"--devices", "2", "--topology", "switch", "--module", "../../rdma/netdev/testdata/module/gdrtest_netdev"},
+		tests: []string{"Stats", "Guard", "Read", "PFC", "Vanish", "Unprivileged", "OtherNamespace"},
+	},
+	{
+		name:  "health reporters",
+		pkg:   "rdma/devlink",
+		flags: []string{"--devices", "0", "--topology", "switch", "--module", "../../rdma/netdev/testdata/module/gdrtest_netdev"},
+		tests: []string{""},
 	},
 }
 
@@ -59,7 +83,10 @@ func TestKernel(t *testing.T) {
 }
 
 // kernelPrograms are the paths of the binaries that a boot needs.
-type kernelPrograms struct{ exporter, vmtest, tests string }
+type kernelPrograms struct {
+	exporter, vmtest string
+	tests            map[string]string // by kernelBoot.pkg
+}
 
 // buildPrograms builds them where other users may execute them too: one test
 // runs the exporter as nobody.
@@ -73,12 +100,16 @@ func buildPrograms(t *testing.T) kernelPrograms {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	p := kernelPrograms{filepath.Join(dir, "gdr_exporter"), filepath.Join(dir, "vmtest"), filepath.Join(dir, "inkernel.test")}
-	for _, args := range [][]string{
+	p := kernelPrograms{filepath.Join(dir, "gdr_exporter"), filepath.Join(dir, "vmtest"), map[string]string{}}
+	builds := [][]string{
 		{"build", "-o", p.exporter, "gdr_exporter/cmd/gdr_exporter"},
 		{"build", "-o", p.vmtest, "gdr_exporter/cmd/vmtest"},
-		{"test", "-c", "-o", p.tests, "gdr_exporter/cmd/gdr_exporter"},
-	} {
+	}
+	for i, pkg := range []string{"", "rdma/netdev", "rdma/devlink"} {
+		p.tests[pkg] = filepath.Join(dir, fmt.Sprintf("inkernel%d.test", i))
+		builds = append(builds, []string{"test", "-c", "-o", p.tests[pkg], "gdr_exporter/" + cmp.Or(pkg, "cmd/gdr_exporter")})
+	}
+	for _, args := range builds {
 		if output, err := exec.CommandContext(t.Context(), "go", args...).CombinedOutput(); err != nil {
 			t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, output)
 		}
@@ -91,7 +122,7 @@ func buildPrograms(t *testing.T) kernelPrograms {
 func (p kernelPrograms) run(t *testing.T, boot kernelBoot) {
 	args := append([]string{"--timeout", "8m", "--env", inKernelEnv + "=1", "--env", binaryEnv + "=" + p.exporter}, boot.flags...)
 	pattern := fmt.Sprintf("^TestInKernel(%s)$", strings.Join(boot.tests, "|"))
-	args = append(args, "--", p.tests, "-test.v", "-test.run", pattern)
+	args = append(args, "--", p.tests[boot.pkg], "-test.v", "-test.run", pattern)
 	var output bytes.Buffer
 	cmd := exec.CommandContext(t.Context(), p.vmtest, args...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }

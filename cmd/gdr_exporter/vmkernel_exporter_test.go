@@ -99,6 +99,12 @@ func startFresh(t *testing.T, args ...string) *vmExporter {
 	return vmLaunch{args: append(args, fresh...)}.start(t)
 }
 
+// startSysfs is startFresh for an exporter that reads nothing but sysfs.
+func startSysfs(t *testing.T, args ...string) *vmExporter {
+	t.Helper()
+	return startFresh(t, append(args, "--no-rdma.netlink", "--no-rdma.ethtool")...)
+}
+
 func (e *vmExporter) gone() bool {
 	select {
 	case <-e.ended:

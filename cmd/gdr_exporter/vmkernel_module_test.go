@@ -70,7 +70,7 @@ func healthyAsInSysfs(t *testing.T, e *vmExporter, healthy series) series {
 // what a port without subnet manager has.
 func TestInKernelPortStates(t *testing.T) {
 	inKernel(t)
-	e := startFresh(t)
+	e := startSysfs(t)
 	e.wantAsInSysfs(t, nil)
 	setModule(t)
 	for _, states := range [][2]string{{"2", "5"}, {"3", "5"}, {"1", "2"}, {"1", "3"}, {"1", "4"}, {"4", "6"}, {"5", "5"}, {"0", "1"}, {"9", "7"}, {"4", "5"}} {
@@ -93,7 +93,7 @@ func TestInKernelQueryPortFails(t *testing.T) {
 	errnos := map[string]string{"4": "EINTR", "5": "EIO", "11": "EAGAIN", "19": "ENODEV", "22": "EINVAL", "110": "ETIMEDOUT", "524": "ENOTSUPP"}
 	for errno, name := range errnos {
 		t.Run(name, func(t *testing.T) {
-			e := startFresh(t)
+			e := startSysfs(t)
 			e.scrape(t)
 			setModule(t, "query_port_errno", errno)
 			// ENODEV counts only once the device has stayed nevertheless.
@@ -129,7 +129,7 @@ func TestInKernelCountersRefuse(t *testing.T) {
 	inKernel(t)
 	healthy := sysfsSeries(t)
 	setModule(t, "counters_errno", "1")
-	e := startFresh(t)
+	e := startSysfs(t)
 	page := healthyAsInSysfs(t, e, healthy)
 	page.want(t, named("gdr_rdma_port_restricted", append(sick, "source", "counters")...), 1)
 	page.want(t, named("gdr_rdma_port_restricted", append(sick, "source", "hw_counters")...), 0)
@@ -169,7 +169,7 @@ func TestInKernelExcluded(t *testing.T) {
 	inKernel(t)
 	healthy := sysfsSeries(t)
 	setModule(t, "fault_port", "0", "query_port_delay_ms", "100000000", "counters_delay_ms", "100000000", "hw_stats_delay_ms", "100000000")
-	e := startFresh(t, "--rdma.device-exclude=gdrtest[02-9]")
+	e := startSysfs(t, "--rdma.device-exclude=gdrtest[02-9]")
 	for range 5 {
 		page := e.scrape(t)
 		page.want(t, "gdr_rdma_devices{}", 9)
@@ -192,7 +192,7 @@ func TestInKernelExcluded(t *testing.T) {
 func TestInKernelCountersSaturate(t *testing.T) {
 	inKernel(t)
 	setModule(t, "saturate", "1", "port_rcv_data", "1000000000001", "port_xmit_data", "2000000000003", "port_rcv_packets", "77")
-	e := startFresh(t)
+	e := startSysfs(t)
 	page := e.wantAsInSysfs(t, nil)
 	for file, largest := range pmaLargest {
 		page.want(t, named("gdr_rdma_port_counter_saturated", append(sick, "counter", file)...), 1)
@@ -231,7 +231,7 @@ func (e *vmExporter) threadsInModule(t *testing.T) int {
 // the page comes in time with all others.
 func TestInKernelHang(t *testing.T) {
 	inKernel(t)
-	e := vmLaunch{args: []string{"--scrape.max-age=0s", "--scrape.deadline=2s"}}.start(t)
+	e := vmLaunch{args: []string{"--scrape.max-age=0s", "--scrape.deadline=2s", "--no-rdma.netlink"}}.start(t)
 	healthy := sysfsSeries(t)
 	stuck := named("gdr_device_read_stuck", "collector", "rdma", "device", "gdrtest0")
 	e.wantAsInSysfs(t, nil)
@@ -273,7 +273,7 @@ func TestInKernelHang(t *testing.T) {
 // startHanging starts an exporter with a scrape that waits for a device.
 func startHanging(t *testing.T) (e *vmExporter, scraped *atomic.Pointer[error]) {
 	t.Helper()
-	e = startFresh(t, "--scrape.deadline=1m")
+	e = startSysfs(t, "--scrape.deadline=1m")
 	e.scrape(t)
 	setModule(t, "counters_delay_ms", "100000000")
 	scraped = &atomic.Pointer[error]{}

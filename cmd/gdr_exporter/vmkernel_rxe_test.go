@@ -92,6 +92,11 @@ func startTraffic(t *testing.T, device string) perftest {
 	if err := p.server.Start(); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("ib_write_bw:\n%s", p.output)
+		}
+	})
 	const port = ":4853 " // 18515, perftest's, as /proc/net/tcp writes it
 	within(t, patience, "ib_write_bw listens", func() bool {
 		return strings.Contains(optionalText("/proc/net/tcp")+optionalText("/proc/net/tcp6"), port)
@@ -319,7 +324,7 @@ func TestInKernelNetns(t *testing.T) {
 	sh(t, "ip", "netns", "add", "far")
 	t.Cleanup(func() { sh(t, "ip", "netns", "delete", "far") })
 	sh(t, "ip", "netns", "exec", "far", "ip", "link", "set", "lo", "up")
-	e := vmLaunch{args: fresh, netns: "far"}.start(t)
+	e := vmLaunch{args: append([]string{"--no-rdma.netlink"}, fresh...), netns: "far"}.start(t)
 	for range 5 {
 		page := e.scrape(t)
 		page.want(t, named("gdr_scrape_collector_success", "collector", "rdma"), 1)

@@ -30,6 +30,7 @@ const (
 	FactHidden     FactKind = "hidden"     // counters hidden by a foreign network namespace
 	FactRestricted FactKind = "restricted" // a whole counter directory refuses to be read
 	FactUnlistable FactKind = "unlistable" // the devices cannot be listed
+	FactNoNetlink  FactKind = "no_netlink" // RDMA netlink does not answer
 )
 
 // watcher tells Snapshots apart by their Facts.
@@ -107,6 +108,9 @@ func rdmaFacts(part *RDMAPart, before map[Fact]bool, hang time.Duration) map[Fac
 	}
 	if len(part.Units) > 0 {
 		facts[Fact{Collector: CollectorRDMA, Kind: FactClass}] = true
+		if part.Listing.NetlinkFailed {
+			facts[Fact{Collector: CollectorRDMA, Kind: FactNoNetlink}] = true
+		}
 	}
 	for _, unit := range part.Units {
 		fact := Fact{Collector: CollectorRDMA, Device: unit.Name, Kind: FactListed}

@@ -229,7 +229,7 @@ func TestTakerTellsChanges(t *testing.T) {
 	}
 	var told recorder
 	taker := New(Options{Deadline: 10 * time.Second, Changed: told.changed}).
-		RDMA(rdma.NewReader(rdma.Options{Sysfs: filepath.Join(dir, "sys"), Descriptors: 256})).Taker()
+		RDMA(rdma.NewReader(rdma.Options{Sysfs: filepath.Join(dir, "sys"), Descriptors: 256}), nil).Taker()
 	t.Cleanup(taker.Close)
 	class := filepath.Join(dir, "sys/class/infiniband")
 	for i, step := range []struct {

@@ -13,6 +13,13 @@ type RDMAListing struct {
 	Present  bool // /sys/class/infiniband exists
 	Devices  int  // listed and not excluded
 	Excluded int
+	Netlink  bool // the RDMA netlink family answers
+	// NetlinkFailed: it was asked and does not answer.
+	NetlinkFailed bool
+	// Events counts the kernel's events about devices by type; nil if the kernel
+	// tells of none. Monitor: it is still being listened to.
+	Events  map[string]uint64
+	Monitor bool
 }
 
 type rdmaSource = source[*rdma.DeviceReader, rdma.Device, RDMAListing]
@@ -21,7 +28,8 @@ func newRDMASource(options *Options, ledger *Ledger, reader *rdma.Reader) *rdmaS
 	return newSource(CollectorRDMA, options, ledger, func() ([]*rdma.DeviceReader, RDMAListing, error) {
 		listing, err := reader.List()
 		return listing.Devices, RDMAListing{
-			Present: listing.Present, Devices: len(listing.Devices), Excluded: listing.Excluded,
+			Present: listing.Present, Devices: len(listing.Devices), Excluded: listing.Excluded, Netlink: listing.Netlink, NetlinkFailed: listing.NetlinkErr != nil,
+			Events: listing.Events, Monitor: listing.Monitor,
 		}, err
 	})
 }

@@ -2,10 +2,12 @@ package snapshot
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"gdr_exporter/collector/sysread"
 	"gdr_exporter/rdma"
+	"gdr_exporter/rdma/devlink"
 )
 
 // Options say how a Taker reads.
@@ -28,6 +30,8 @@ type Snapshot struct {
 	Taken time.Time
 	// RDMA holds the RDMA devices; nil if they were not asked for.
 	RDMA *RDMAPart
+	// Devlink holds the devlink health reporters; nil if they were not asked for.
+	Devlink *DevlinkPart
 	// Errors are the read errors since start.
 	Errors []ErrorCount
 }
@@ -38,6 +42,7 @@ type Taker struct {
 	ledger  *Ledger
 	watcher watcher
 	rdma    *rdmaSource
+	devlink *devlinkSource
 }
 
 // New begins a Taker; the Builder's methods add what it reads.
@@ -58,9 +63,19 @@ type Builder struct {
 	taker   *Taker
 }
 
-// RDMA adds the RDMA devices of reader.
-func (b *Builder) RDMA(reader *rdma.Reader) *Builder {
+// RDMA adds the RDMA devices of reader. An event that monitor hears, which may
+// be nil, makes the next scrape read anew.
+func (b *Builder) RDMA(reader *rdma.Reader, monitor *rdma.Monitor) *Builder {
 	b.taker.rdma = newRDMASource(&b.options, b.taker.ledger, reader)
+	if monitor != nil {
+		monitor.OnChange(b.taker.rdma.invalidate)
+	}
+	return b
+}
+
+// Devlink adds the devlink health reporters, read at most once per interval.
+func (b *Builder) Devlink(reader *devlink.Reader, interval time.Duration) *Builder {
+	b.taker.devlink = newDevlinkSource(&b.options, b.taker.ledger, reader, interval)
 	return b
 }
 
@@ -71,10 +86,14 @@ func (b *Builder) Taker() *Taker { return b.taker }
 // name. It returns by ctx's deadline at the latest, with what has been read.
 func (t *Taker) Take(ctx context.Context, wanted func(collector string) bool) *Snapshot {
 	s := &Snapshot{Taken: t.now()}
+	var reading sync.WaitGroup
 	if t.rdma != nil && wanted(CollectorRDMA) {
-		part := t.rdma.take(ctx)
-		s.RDMA = &part
+		reading.Go(func() { s.RDMA = t.rdma.part(ctx) })
 	}
+	if t.devlink != nil && wanted(CollectorRDMA) {
+		reading.Go(func() { s.Devlink = t.devlink.part(ctx) })
+	}
+	reading.Wait()
 	t.watcher.look(s)
 	s.Errors = t.ledger.Counts()
 	return s
@@ -84,5 +103,8 @@ func (t *Taker) Take(ctx context.Context, wanted func(collector string) bool) *S
 func (t *Taker) Close() {
 	if t.rdma != nil {
 		t.rdma.close()
+	}
+	if t.devlink != nil {
+		t.devlink.close()
 	}
 }

@@ -94,6 +94,12 @@ func (s *source[U, T, L]) take(ctx context.Context) Part[T, L] {
 	return r.part(s.now())
 }
 
+// part is take for a field of Snapshot.
+func (s *source[U, T, L]) part(ctx context.Context) *Part[T, L] {
+	part := s.take(ctx)
+	return &part
+}
+
 // round returns the round to wait for: the one in progress, a finished one that
 // is young enough, or a new one.
 func (s *source[U, T, L]) round() *round[U, T, L] {
@@ -208,6 +214,15 @@ func (s *source[U, T, L]) hangingOrphans(units []U) []stuckUnit {
 	}
 	s.orphans = still
 	return stuck
+}
+
+// invalidate makes the next scrape read anew, whatever its age.
+func (s *source[U, T, L]) invalidate() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current != nil {
+		s.current.expire()
+	}
 }
 
 // close releases what the units keep open; those that hang are closed when they

@@ -22,7 +22,16 @@ type DeviceStatus struct {
 func (s *Snapshot) Status() []Status {
 	var all []Status
 	if s.RDMA != nil {
-		all = append(all, s.RDMA.status(CollectorRDMA))
+		status := s.RDMA.status(CollectorRDMA)
+		if s.Devlink != nil {
+			// It is no device: it is named among them only while it hangs.
+			for _, unit := range s.Devlink.status(CollectorRDMA).Devices {
+				if unit.StuckFor > 0 {
+					status.Devices = append(status.Devices, unit)
+				}
+			}
+		}
+		all = append(all, status)
 	}
 	return all
 }

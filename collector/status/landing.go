@@ -125,7 +125,7 @@ func Sentence(s *snapshot.Snapshot) string {
 		return "The rdma collector is switched off."
 	case s.RDMA.Err != nil:
 		return "The RDMA devices could not be listed: " + s.RDMA.Err.Error() + "."
-	case !s.RDMA.Listing.Present:
+	case !s.RDMA.Listing.Present && s.RDMA.Listing.Devices == 0:
 		return "No RDMA device class on this host: /sys/class/infiniband does not exist, so the kernel module ib_core is not loaded."
 	case s.RDMA.Listing.Devices == 0 && s.RDMA.Listing.Excluded > 0:
 		return fmt.Sprintf("No RDMA device: all %d are excluded by flags.", s.RDMA.Listing.Excluded)

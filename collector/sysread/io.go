@@ -9,7 +9,7 @@ type IO struct {
 	// are opened at each read. 0 keeps none.
 	Descriptors int64
 
-	opens, reads, held atomic.Int64
+	opens, reads, requests, held atomic.Int64
 }
 
 // Opens returns the number of files opened so far.
@@ -17,6 +17,13 @@ func (io *IO) Opens() int64 { return io.opens.Load() }
 
 // Reads returns the number of read system calls made so far.
 func (io *IO) Reads() int64 { return io.reads.Load() }
+
+// Request counts a request made of the kernel by another way than a file, such
+// as netlink.
+func (io *IO) Request() { io.requests.Add(1) }
+
+// Requests returns the number of such requests made so far.
+func (io *IO) Requests() int64 { return io.requests.Load() }
 
 // Held returns the number of files kept open now.
 func (io *IO) Held() int64 { return io.held.Load() }

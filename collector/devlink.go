@@ -1,0 +1,56 @@
+package collector
+
+import "gdr_exporter/rdma/devlink"
+
+// devlinkNote tells that a value is read on a timer: one dump serves all devices.
+const devlinkNote = " Read on a timer, see gdr_rdma_devlink_read_timestamp_seconds."
+
+// Families of devlink health reporters.
+var (
+	devlinkRead = gauge("gdr_rdma_devlink_read_timestamp_seconds",
+		"Unix time at which the kernel was asked for devlink health reporters last.")
+	devlinkPresent = gauge("gdr_rdma_devlink_present",
+		"1 if the kernel has devlink with health reporters."+devlinkNote)
+	devlinkState = gauge("gdr_rdma_device_health_reporter_state_id",
+		"State of a devlink health reporter of the device's PCI function: 0 healthy, 1 error (not recovered). With mlx5: fw, fw_fatal, tx, rx, vnic."+devlinkNote)
+	devlinkErrors = counter("gdr_rdma_device_health_reporter_errors_total",
+		"Errors reported to a devlink health reporter of the device's PCI function since its driver was loaded."+devlinkNote)
+	devlinkRecoveries = counter("gdr_rdma_device_health_reporter_recoveries_total",
+		"Successful recoveries by a devlink health reporter of the device's PCI function since its driver was loaded."+devlinkNote)
+	devlinkDump = gauge("gdr_rdma_device_health_reporter_last_dump_timestamp_seconds",
+		"Unix time of the dump that a devlink health reporter keeps of an error (devlink health dump show). No series without one."+devlinkNote)
+)
+
+// maxReporters bounds the health reporters shown of one device. mlx5 has five,
+// bnxt_en and ice have three each.
+const maxReporters = 16
+
+// showDevlink shows whether the kernel has devlink at all.
+func showDevlink(p *page, r *devlink.Reading) {
+	if !r.Read.IsZero() {
+		p.add(devlinkRead, float64(r.Read.UnixMilli())/1000, nil)
+	}
+	if r.Supported.Known {
+		p.addBool(devlinkPresent, r.Supported.Value, nil)
+	}
+}
+
+// showReporters shows the health reporters of a device's PCI function, as
+// devlink.ByAddress has them. The device's labels must come from the cache.
+func showReporters(p *page, cache *labelCache, device labels, reporters []devlink.Reporter) {
+	for _, r := range reporters[:min(len(reporters), maxReporters)] {
+		at := cache.with(device, "reporter", r.Name)
+		if r.State.Known {
+			p.add(devlinkState, float64(r.State.Value), at)
+		}
+		if r.Errors.Known {
+			p.add(devlinkErrors, float64(r.Errors.Value), at)
+		}
+		if r.Recoveries.Known {
+			p.add(devlinkRecoveries, float64(r.Recoveries.Value), at)
+		}
+		if r.LastDump.Known {
+			p.add(devlinkDump, float64(r.LastDump.Value.UnixMilli())/1000, at)
+		}
+	}
+}
