@@ -62,6 +62,9 @@ soak: build ## long shows: 10,000 scrapes, the survival table, fuzzing
 	$(MAKE) survival
 	go test -run '^$$' -fuzz FuzzNames -fuzztime 2m -fuzzminimizetime 10x ./collector
 	go test -run '^$$' -fuzz FuzzParsers -fuzztime 2m ./rdma
+	for pkg in nldev devlink; do go test -run '^$$' -fuzz FuzzDecode -fuzztime 1m ./rdma/$$pkg || exit 1; done
+	go test -run '^$$' -fuzz FuzzDCB -fuzztime 1m ./rdma/netdev
+	go test -run '^$$' -fuzz FuzzStats -fuzztime 1m ./rdma/netdev
 	go test -run '^$$' -fuzz FuzzParseCounter -fuzztime 2m ./collector/sysread
 	go test -run '^$$' -fuzz Fuzz -fuzztime 2m -fuzzminimizetime 10x ./rdma/rdmatest
 

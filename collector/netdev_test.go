@@ -15,7 +15,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 
 	"gdr_exporter/rdma/netdev"
-	"gdr_exporter/rdma/netdev/nlattr"
+	"gdr_exporter/rdma/nlattr"
 )
 
 // netdevKernel is a kernel whose only interface has the ethtool statistics of

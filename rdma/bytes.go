@@ -12,13 +12,15 @@ type byteSource struct {
 // byteSources are the places where drivers count bytes, best first. mlx5, mlx4,
 // hfi1, qib and mthca: the PMA counters, in words. bnxt_re, efa and mana:
 // rx_bytes. erdma: rx_bytes_cnt. irdma: IP octets, which on its RDMA functions
-// are the RDMA traffic. Soft-RoCE, siw and usnic count no bytes at all.
+// are the RDMA traffic. mlx5 where sysfs hides the PMA counters and somebody has
+// switched on the optional ones (Linux 6.15): rdma_rx_bytes. Soft-RoCE, siw and usnic count no bytes at all.
 var byteSources = []byteSource{
 	{SourceCountersExt, []string{"port_rcv_data_64"}, []string{"port_xmit_data_64"}},
 	{SourceCounters, []string{"port_rcv_data"}, []string{"port_xmit_data"}},
 	{SourceHW, []string{"rx_bytes"}, []string{"tx_bytes"}},
 	{SourceHW, []string{"rx_bytes_cnt"}, []string{"tx_bytes_cnt"}},
 	{SourceHW, []string{"ip4InOctets", "ip6InOctets"}, []string{"ip4OutOctets", "ip6OutOctets"}},
+	{SourceHW, []string{"rdma_rx_bytes"}, []string{"rdma_tx_bytes"}},
 }
 
 // byteChooser picks a port's byte source once and stays with it: were it to

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"gdr_exporter/collector/sysread"
-	"gdr_exporter/rdma/netdev/nlattr"
+	"gdr_exporter/rdma/nlattr"
 )
 
 // Numbers of linux/devlink.h.

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"gdr_exporter/collector/sysread"
-	"gdr_exporter/rdma/netdev/nlattr"
+	"gdr_exporter/rdma/nlattr"
 )
 
 var start = time.Unix(1_800_000_000, 0)

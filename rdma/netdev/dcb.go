@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"gdr_exporter/collector/sysread"
-	"gdr_exporter/rdma/netdev/nlattr"
+	"gdr_exporter/rdma/nlattr"
 )
 
 // Numbers of linux/dcbnl.h that golang.org/x/sys lacks.

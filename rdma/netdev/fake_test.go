@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"gdr_exporter/rdma/netdev/nlattr"
+	"gdr_exporter/rdma/nlattr"
 )
 
 // fake is a kernel with one interface.

@@ -14,7 +14,7 @@ import (
 	"unsafe"
 
 	"gdr_exporter/collector/sysread"
-	"gdr_exporter/rdma/netdev/nlattr"
+	"gdr_exporter/rdma/nlattr"
 )
 
 var update = flag.Bool("update", false, "rewrite what is wanted in testdata")

@@ -9,6 +9,7 @@ import (
 	"github.com/mdlayher/netlink"
 
 	"gdr_exporter/collector/sysread"
+	"gdr_exporter/rdma/nlattr"
 )
 
 // Conn is a socket of the RDMA netlink family, for one goroutine at a time.
@@ -217,7 +218,7 @@ func (c *Conn) System() (System, error) {
 	var system System
 	err := c.request(cmdSysGet, false, nil, func(data []byte) error {
 		return attributes(data, func(kind uint16, value []byte) {
-			n, ok := number(value)
+			n, ok := nlattr.Number(value)
 			switch {
 			case ok && kind == attrSysNetnsMode:
 				system.Shared = sysread.Some(n == 1)

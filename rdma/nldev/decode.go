@@ -1,11 +1,12 @@
 package nldev
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 
 	"github.com/mdlayher/netlink"
+
+	"gdr_exporter/rdma/nlattr"
 )
 
 // attributes calls f for each attribute in data. Those after a malformed one
@@ -38,32 +39,10 @@ func nested(table []byte, entry uint16, f func(content []byte) error) error {
 	return err
 }
 
-// text is a string attribute without its final zero.
-func text(value []byte) string {
-	before, _, _ := bytes.Cut(value, []byte{0})
-	return string(before)
-}
-
-// number is an unsigned attribute of 1, 2, 4 or 8 bytes.
-func number(value []byte) (uint64, bool) {
-	switch len(value) {
-	case 1:
-		return uint64(value[0]), true
-	case 2:
-		return uint64(binary.NativeEndian.Uint16(value)), true
-	case 4:
-		return uint64(binary.NativeEndian.Uint32(value)), true
-	case 8:
-		return binary.NativeEndian.Uint64(value), true
-	default:
-		return 0, false
-	}
-}
-
 // guid writes a GUID as sysfs does. The kernel sends it as a number in host byte
 // order, whose hexadecimal digits are those of sysfs; zero is none.
 func guid(value []byte) string {
-	n, ok := number(value)
+	n, ok := nlattr.Number(value)
 	if !ok || n == 0 {
 		return ""
 	}

@@ -1,6 +1,9 @@
 package nldev
 
-import "gdr_exporter/collector/sysread"
+import (
+	"gdr_exporter/collector/sysread"
+	"gdr_exporter/rdma/nlattr"
+)
 
 // Device is what GET says of a device.
 type Device struct {
@@ -25,16 +28,16 @@ func decodeDevice(data []byte) (device Device, ok bool, err error) {
 	var smi, indexed bool
 	var parent string
 	err = attributes(data, func(kind uint16, value []byte) {
-		n, isNumber := number(value)
+		n, isNumber := nlattr.Number(value)
 		switch kind {
 		case attrDevIndex:
 			device.Index, indexed = uint32(n), isNumber
 		case attrDevName:
-			device.Name = text(value)
+			device.Name = nlattr.Text(value)
 		case attrPortIndex:
 			device.Ports = uint32(n)
 		case attrFWVersion:
-			device.Firmware = text(value)
+			device.Firmware = nlattr.Text(value)
 		case attrNodeGUID:
 			device.NodeGUID = guid(value)
 		case attrSysImageGUID:
@@ -42,11 +45,11 @@ func decodeDevice(data []byte) (device Device, ok bool, err error) {
 		case attrNodeType:
 			device.NodeType = sysread.Maybe[int]{Value: int(n), Known: isNumber}
 		case attrProtocol:
-			device.Protocol = text(value)
+			device.Protocol = nlattr.Text(value)
 		case attrDevType:
 			smi = n == deviceTypeSMI
 		case attrParentName:
-			parent = text(value)
+			parent = nlattr.Text(value)
 		}
 	})
 	if smi {
@@ -68,7 +71,7 @@ type Port struct {
 func decodePort(data []byte) (Port, error) {
 	var port Port
 	err := attributes(data, func(kind uint16, value []byte) {
-		n, isNumber := number(value)
+		n, isNumber := nlattr.Number(value)
 		switch kind {
 		case attrPortState:
 			port.State = sysread.Maybe[int]{Value: int(n), Known: isNumber}
@@ -79,7 +82,7 @@ func decodePort(data []byte) (Port, error) {
 		case attrSMLID:
 			port.SMLID = sysread.Maybe[uint64]{Value: n, Known: isNumber}
 		case attrNetdevName:
-			port.Netdev = text(value)
+			port.Netdev = nlattr.Text(value)
 		}
 	})
 	return port, err
@@ -99,9 +102,9 @@ func decodeCounters(data []byte) ([]Counter, error) {
 		err := attributes(entry, func(kind uint16, value []byte) {
 			switch kind {
 			case attrHWCounterName:
-				counter.Name = text(value)
+				counter.Name = nlattr.Text(value)
 			case attrHWCounterValue:
-				counter.Value, valued = number(value)
+				counter.Value, valued = nlattr.Number(value)
 			}
 		})
 		if valued && counter.Name != "" {
@@ -127,9 +130,9 @@ func decodeOptional(data []byte) ([]Optional, error) {
 		err := attributes(entry, func(kind uint16, value []byte) {
 			switch kind {
 			case attrHWCounterName:
-				optional.Name = text(value)
+				optional.Name = nlattr.Text(value)
 			case attrHWCounterDynamic:
-				n, ok := number(value)
+				n, ok := nlattr.Number(value)
 				optional.Enabled, dynamic = n == 1, ok
 			}
 		})
@@ -152,9 +155,9 @@ func decodeSummary(data []byte) (map[string]uint64, error) {
 		err := attributes(entry, func(kind uint16, value []byte) {
 			switch kind {
 			case attrResSummaryName:
-				name = text(value)
+				name = nlattr.Text(value)
 			case attrResSummaryCurr:
-				current, counted = number(value)
+				current, counted = nlattr.Number(value)
 			}
 		})
 		if counted && name != "" {
@@ -175,7 +178,7 @@ func (m *Memory) add(data []byte) error {
 	return table(data, attrResMR, attrResMREntry, func(entry []byte) error {
 		m.Regions++
 		return attributes(entry, func(kind uint16, value []byte) {
-			if n, ok := number(value); ok && kind == attrResMRLen {
+			if n, ok := nlattr.Number(value); ok && kind == attrResMRLen {
 				m.Bytes += n
 			}
 		})

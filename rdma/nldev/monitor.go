@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/mdlayher/netlink"
+
+	"gdr_exporter/rdma/nlattr"
 )
 
 // EventType is a RDMA_..._EVENT number.
@@ -106,10 +108,10 @@ func decodeEvent(message netlink.Message) (Event, bool) {
 	_ = attributes(message.Data, func(kind uint16, value []byte) {
 		switch kind {
 		case attrEventType:
-			n, ok := number(value)
+			n, ok := nlattr.Number(value)
 			event.Type, typed = EventType(n), ok
 		case attrDevName:
-			event.Device = text(value)
+			event.Device = nlattr.Text(value)
 		}
 	})
 	return event, typed
