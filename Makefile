@@ -11,7 +11,7 @@ NODE_EXPORTER := github.com/prometheus/node_exporter@v1.12.1
 
 # What the tests need from Debian beside Go.
 VM_PACKAGES   := qemu-system-x86 busybox-static iproute2 kmod xz-utils zstd gcc make libc6-dev libelf1 perftest ibverbs-providers rdma-core cpio pciutils util-linux
-TEST_PACKAGES := $(VM_PACKAGES) prometheus curl
+TEST_PACKAGES := $(VM_PACKAGES) ethtool
 
 .PHONY: help go build run vm test test-short lint bench soak survival clean
 
