@@ -7,6 +7,7 @@ INFO     := github.com/prometheus/common/version
 LDFLAGS  := -X $(INFO).Version=$(VERSION) -X $(INFO).Revision=$(REVISION) -X $(INFO).Branch=$(BRANCH)
 
 GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+GOTESTSUM     := gotest.tools/gotestsum@v1.13.0
 NODE_EXPORTER := github.com/prometheus/node_exporter@v1.12.1
 
 # What the tests need from Debian beside Go.
@@ -36,7 +37,7 @@ vm: build ## run the exporter in a test kernel with four soft-RoCE devices and s
 
 test: go ## install what the tests need and run all of them, the kernel tests included
 	@.ci/install $(TEST_PACKAGES)
-	go test -race -timeout 30m ./...
+	$$(.ci/gotool gotestsum $(GOTESTSUM)) --format pkgname -- -race -timeout 30m ./...
 
 test-short: go ## the tests that need no kernel of their own
 	go test -short ./...

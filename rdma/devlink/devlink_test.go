@@ -206,7 +206,7 @@ func FuzzDecode(f *testing.F) {
 // Without --module the kernel has no reporters.
 func TestInKernel(t *testing.T) {
 	if os.Getenv("GDR_IN_KERNEL") == "" {
-		t.Skip("GDR_IN_KERNEL is not set: only for virtual machines")
+		t.Skip("runs in the virtual machine that TestKernel of cmd/gdr_exporter boots")
 	}
 	const parameters = "/sys/module/gdrtest_netdev/parameters/"
 	if os.Geteuid() == 0 {

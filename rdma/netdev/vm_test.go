@@ -23,7 +23,7 @@ import (
 func inKernel(t *testing.T) {
 	t.Helper()
 	if os.Getenv("GDR_IN_KERNEL") == "" {
-		t.Skip("GDR_IN_KERNEL is not set: only for virtual machines, see vm_test.go")
+		t.Skip("runs in the virtual machine that TestKernel of cmd/gdr_exporter boots")
 	}
 }
 
