@@ -135,17 +135,16 @@ func withPrefix(names []string, prefix string) (string, bool) {
 
 // mirror returns where this machine gets the given Debian release from, so
 // that backports come from the same mirror.
-func (a apt) mirror(ctx context.Context, codename string) string {
-	const fallback = "http://deb.debian.org/debian"
+func (a apt) mirror(ctx context.Context, codename string) (string, error) {
 	text, err := a.run(ctx, "", "apt-get", "indextargets", "--format", "$(RELEASE) $(REPO_URI)", "Created-By: Packages")
 	if err != nil {
-		return fallback
+		return "", err
 	}
 	for line := range strings.Lines(text) {
 		release, uri, _ := strings.Cut(strings.TrimSpace(line), " ")
 		if release == codename && uri != "" {
-			return uri
+			return uri, nil
 		}
 	}
-	return fallback
+	return "", fmt.Errorf("apt's sources name no mirror of Debian %s, and so none of its backports", codename)
 }

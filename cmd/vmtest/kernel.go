@@ -107,7 +107,11 @@ func downloadBackports(ctx context.Context, dir string) (kernelPackages, error) 
 		return kernelPackages{}, err
 	}
 	suite := codename + "-backports"
-	line := fmt.Sprintf("deb %s%s %s main", keyringOption(), machineApt().mirror(ctx, codename), suite)
+	mirror, err := machineApt().mirror(ctx, codename)
+	if err != nil {
+		return kernelPackages{}, err
+	}
+	line := fmt.Sprintf("deb %s%s %s main", keyringOption(), mirror, suite)
 	source, err := machineApt().privateLists(dir).onlySource(dir, line)
 	if err != nil {
 		return kernelPackages{}, err
