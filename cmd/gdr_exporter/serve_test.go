@@ -456,3 +456,26 @@ func TestMaxAge(t *testing.T) {
 		}
 	}
 }
+
+// Slow devices are read at the same time, though the daemon runs on one
+// processor: a read that waits in the kernel gives it up.
+func TestDevicesAreReadAtTheSameTime(t *testing.T) {
+	tree := rdmatest.Node8()
+	root, fs := faulty(t, tree)
+	const delay = 400 * time.Millisecond
+	for i := range 8 {
+		fs.Set(fmt.Sprintf("sys/class/infiniband/mlx5_%d/ports/1/counters/port_rcv_data", i), rdmatest.Rule{Delay: delay})
+	}
+	r := serveTree(t, root, "--scrape.max-age=0s")
+	r.get(t, "/metrics")
+	started := time.Now()
+	page := r.get(t, "/metrics")
+	took := time.Since(started)
+	if n := strings.Count(page.body, "\ngdr_rdma_port_rcv_data_bytes_total{"); n != 8 {
+		t.Errorf("%d of 8 devices on the page", n)
+	}
+	if took < delay || took > 6*delay {
+		t.Errorf("8 devices that take %v each were read in %v", delay, took)
+	}
+	t.Logf("8 devices that take %v each were read in %v", delay, took)
+}
