@@ -46,14 +46,23 @@ func TestGdrtestFaults(t *testing.T) {
 		cat $C/counters/symbol_error
 
 		P counters_delay_ms 1000000
-		cat $C/counters/symbol_error & sleep 0.5
-		echo "hangs $(cut -d' ' -f3 /proc/$!/stat), state of the port $(cat $C/state)"
+		# The module sleeps in short turns, between which it is R for a moment,
+		# and a program takes its time to start: look until it is D, or for long.
+		state() {
+			for i in $(seq 100); do
+				s=$(cut -d' ' -f3 /proc/$1/stat); [ "$s" != D ] || break; sleep 0.1
+			done
+			echo "$s"
+		}
+		cat $C/counters/symbol_error &
+		echo "hangs $(state $!), state of the port $(cat $C/state)"
 		kill -9 $!; wait $!; echo "killed $?"
 
 		P delay_uninterruptible 1
-		cat $C/counters/symbol_error & sleep 0.5
+		cat $C/counters/symbol_error &
+		state $! >/dev/null
 		kill -9 $!; sleep 0.5
-		echo "still there $(cut -d' ' -f3 /proc/$!/stat)"
+		echo "still there $(state $!)"
 		P counters_delay_ms 0; wait $!; echo "let go $?"
 		rmmod gdrtest_ib && ls /sys/class/infiniband`, "--module", "module/gdrtest_ib")
 	wantLines(t, out,
