@@ -47,8 +47,8 @@ func descriptorBudget() int64 {
 }
 
 // limitProcessors runs the daemon's Go code on one processor, as node_exporter
-// does: it has little to compute, and moving that between processors cost 13 %
-// of a scrape's CPU without making it faster. A read that blocks in the kernel
+// does: it has little to compute, and moving that between processors cost a
+// tenth of a scrape's CPU without making it faster. A read that blocks in the kernel
 // gives its processor up, so devices are still read at the same time.
 // GOMAXPROCS in the environment overrides it.
 func limitProcessors() {

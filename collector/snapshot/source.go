@@ -141,7 +141,12 @@ func (s *source[U, T, L]) run(r *round[U, T, L]) {
 	}
 	s.mu.Lock()
 	s.listing = false
-	slots := s.start(units, r.started)
+	var slots []slot[U, T]
+	if err == nil {
+		// A list that failed says nothing of what is gone: the workers stay, so
+		// that none is replaced by another while it reads.
+		slots = s.start(units, r.started)
+	}
 	orphans := s.hangingOrphans(units)
 	s.mu.Unlock()
 

@@ -249,6 +249,28 @@ func TestListingFailsAndHangs(t *testing.T) {
 	eventually(t, func() bool { p := takeWithin(t, s, time.Second); return p.Err == nil && len(p.Units) == 1 }, "listing did not recover")
 }
 
+// A list that fails must not make a device be forgotten that is being read:
+// it would be read by two goroutines once the list succeeds again.
+func TestFailedListingForgetsNoDevice(t *testing.T) {
+	unit := &fakeUnit{name: "a"}
+	release := unit.hang()
+	host, s := newFake(Options{Deadline: 20 * time.Millisecond}, unit)
+	takeWithin(t, s, 20*time.Millisecond)
+	host.units, host.err = nil, syscall.EIO
+	if part := takeWithin(t, s, time.Second); part.Err == nil || len(part.Units) != 0 {
+		t.Errorf("part %+v of a list that failed", part)
+	}
+	host.units, host.err = []*fakeUnit{unit}, nil
+	if part := takeWithin(t, s, 50*time.Millisecond); part.Units[0].Data != nil || part.Units[0].StuckFor == 0 {
+		t.Errorf("the hanging device is shown as %+v", part.Units[0])
+	}
+	if n := unit.reads.Load(); n != 1 || unit.closed.Load() {
+		t.Errorf("%d reads of a device that hangs, closed %v", n, unit.closed.Load())
+	}
+	release()
+	eventually(t, func() bool { return takeWithin(t, s, time.Second).Units[0].Data != nil }, "the device did not come back")
+}
+
 func TestReadErrorsAreCountedEachTimeAndToldOnce(t *testing.T) {
 	unit := &fakeUnit{name: "a", errs: []sysread.ReadError{{Device: "a", Port: "1", Source: "counters/x", Err: syscall.EIO}}}
 	clock := newClock()
