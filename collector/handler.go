@@ -72,7 +72,10 @@ func newHandler(config Config) *Handler {
 	rdma := newRDMAView(config.Roles)
 	h := &Handler{
 		config: config,
-		views:  []view{rdma.show, scrapeView},
+		views: []view{
+			rdma.show, asked("gpu", showGPU), asked("nvlink", showNVLink), asked("fabric", showFabric), asked("driver", showDriver),
+			asked("peermem", showPeermem), asked("affinity", showAffinity), asked("pcie", showPCIe), scrapeView,
+		},
 		options: promhttp.HandlerOpts{
 			ErrorHandling:      promhttp.ContinueOnError,
 			EnableOpenMetrics:  true,
@@ -86,6 +89,16 @@ func newHandler(config Config) *Handler {
 		h.slots = make(chan struct{}, config.MaxInFlight)
 	}
 	return h
+}
+
+// asked shows a view only if its collector was asked for: several share what is
+// read.
+func asked(collector string, show view) view {
+	return func(p *page, s *snapshot.Snapshot) {
+		if s.Asked[collector] {
+			show(p, s)
+		}
+	}
 }
 
 // ServeHTTP implements http.Handler.

@@ -15,15 +15,15 @@ type Info struct {
 // Collectors are all collectors, by name. Their names are accepted from the
 // first version on, so that a command line stays valid when they arrive.
 var Collectors = []Info{
-	{"affinity", "the PCIe path between every GPU and NIC", false},
-	{"driver", "the NVIDIA driver", false},
-	{"fabric", "the NVLink fabric", false},
-	{"gpu", "GPUs, from NVML", false},
+	{"affinity", "the PCIe path between every GPU and NIC", true},
+	{"driver", "the NVIDIA driver", true},
+	{"fabric", "the NVLink fabric", true},
+	{"gpu", "GPUs, from NVML and the PCI bus", true},
 	{"kmsg", "interconnect events in the kernel log", false},
-	{"nvlink", "NVLink", false},
+	{"nvlink", "NVLink", true},
 	{"path", "verdicts on every GPU-NIC path", false},
-	{"pcie", "PCIe links and errors", false},
-	{"peermem", "nvidia-peermem and dma-buf", false},
+	{"pcie", "PCIe links and errors", true},
+	{"peermem", "the peer memory module, nvidia-peermem", true},
 	{"probe", "the GPUDirect RDMA measurement", false},
 	{"process", "processes that use RDMA and GPUs", false},
 	{"rdma", "RDMA devices, ports and counters", true},

@@ -6,6 +6,9 @@ import (
 	"time"
 
 	"gdr_exporter/collector/sysread"
+	"gdr_exporter/gpu"
+	"gdr_exporter/gpu/affinity"
+	"gdr_exporter/gpu/driver"
 	"gdr_exporter/rdma"
 	"gdr_exporter/rdma/devlink"
 )
@@ -32,6 +35,15 @@ type Snapshot struct {
 	RDMA *RDMAPart
 	// Devlink holds the devlink health reporters; nil if they were not asked for.
 	Devlink *DevlinkPart
+	// GPU holds what NVML says; nil if neither gpu, nvlink nor fabric was asked for.
+	GPU *GPUPart
+	// Driver holds the driver's and peermem's state; nil if neither was asked for.
+	Driver *DriverPart
+	// Affinity holds the PCIe tree of GPUs and RDMA devices; nil if no collector
+	// that needs it was asked for.
+	Affinity *AffinityPart
+	// Asked are the collectors that the Snapshot was asked for.
+	Asked map[string]bool
 	// Errors are the read errors since start.
 	Errors []ErrorCount
 }
@@ -43,6 +55,9 @@ type Taker struct {
 	watcher watcher
 	rdma    *rdmaSource
 	devlink *devlinkSource
+	gpu     *gpuSource
+	driver  *driverSource
+	pci     *affinitySource
 }
 
 // New begins a Taker; the Builder's methods add what it reads.
@@ -79,19 +94,56 @@ func (b *Builder) Devlink(reader *devlink.Reader, interval time.Duration) *Build
 	return b
 }
 
+// GPU adds what NVML says.
+func (b *Builder) GPU(reader *gpu.Reader) *Builder {
+	b.taker.gpu = newGPUSource(&b.options, b.taker.ledger, reader)
+	return b
+}
+
+// Driver adds the state of the driver and of peermem.
+func (b *Builder) Driver(reader *driver.Reader) *Builder {
+	b.taker.driver = newDriverSource(&b.options, b.taker.ledger, reader)
+	return b
+}
+
+// Affinity adds the PCIe tree.
+func (b *Builder) Affinity(reader *affinity.Reader) *Builder {
+	b.taker.pci = newAffinitySource(&b.options, b.taker.ledger, reader)
+	return b
+}
+
 // Taker returns the finished Taker.
 func (b *Builder) Taker() *Taker { return b.taker }
 
 // Take returns a Snapshot of the wanted collectors; wanted is asked by collector
 // name. It returns by ctx's deadline at the latest, with what has been read.
 func (t *Taker) Take(ctx context.Context, wanted func(collector string) bool) *Snapshot {
-	s := &Snapshot{Taken: t.now()}
+	s := &Snapshot{Taken: t.now(), Asked: map[string]bool{}}
+	asks := func(collectors ...string) bool {
+		found := false
+		for _, name := range collectors {
+			s.Asked[name] = wanted(name)
+			found = found || s.Asked[name]
+		}
+		return found
+	}
 	var reading sync.WaitGroup
-	if t.rdma != nil && wanted(CollectorRDMA) {
+	rdma := asks(CollectorRDMA)
+	if t.rdma != nil && rdma {
 		reading.Go(func() { s.RDMA = t.rdma.part(ctx) })
 	}
-	if t.devlink != nil && wanted(CollectorRDMA) {
+	if t.devlink != nil && rdma {
 		reading.Go(func() { s.Devlink = t.devlink.part(ctx) })
+	}
+	if nvml := asks(CollectorGPU, CollectorNVLink, CollectorFabric); t.gpu != nil && nvml {
+		reading.Go(func() { s.GPU = t.gpu.part(ctx) })
+	}
+	if files := asks(CollectorDriver, CollectorPeermem, CollectorGPU); t.driver != nil && files {
+		reading.Go(func() { s.Driver = t.driver.part(ctx) })
+	}
+	// The tree also says which GPUs there are and which NICs are near to one.
+	if tree := asks(CollectorAffinity, CollectorPCIe, CollectorGPU, CollectorRDMA); t.pci != nil && tree {
+		reading.Go(func() { s.Affinity = t.pci.part(ctx) })
 	}
 	reading.Wait()
 	t.watcher.look(s)
@@ -106,5 +158,14 @@ func (t *Taker) Close() {
 	}
 	if t.devlink != nil {
 		t.devlink.close()
+	}
+	if t.gpu != nil {
+		t.gpu.close()
+	}
+	if t.driver != nil {
+		t.driver.close()
+	}
+	if t.pci != nil {
+		t.pci.close()
 	}
 }

@@ -1,6 +1,9 @@
 package snapshot
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Status says how reading one collector went.
 type Status struct {
@@ -31,6 +34,18 @@ func (s *Snapshot) Status() []Status {
 				}
 			}
 		}
+		all = append(all, status)
+	}
+	if s.GPU != nil {
+		all = append(all, s.GPU.status(CollectorGPU))
+	}
+	if s.Driver != nil {
+		all = append(all, s.Driver.status(CollectorDriver))
+	}
+	if s.Affinity != nil {
+		// Of the many functions only those that hang are named.
+		status := s.Affinity.status(CollectorAffinity)
+		status.Devices = slices.DeleteFunc(status.Devices, func(d DeviceStatus) bool { return d.StuckFor == 0 })
 		all = append(all, status)
 	}
 	return all

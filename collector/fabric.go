@@ -1,0 +1,6 @@
+package collector
+
+import "gdr_exporter/collector/snapshot"
+
+// showFabric shows the NVLink fabric.
+func showFabric(*page, *snapshot.Snapshot) {}

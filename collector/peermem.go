@@ -1,0 +1,6 @@
+package collector
+
+import "gdr_exporter/collector/snapshot"
+
+// showPeermem shows the state of nvidia-peermem.
+func showPeermem(*page, *snapshot.Snapshot) {}
