@@ -6,11 +6,20 @@ BRANCH   ?= $(shell git rev-parse --abbrev-ref HEAD 2>/dev/null || echo unknown)
 INFO     := github.com/prometheus/common/version
 LDFLAGS  := -X $(INFO).Version=$(VERSION) -X $(INFO).Revision=$(REVISION) -X $(INFO).Branch=$(BRANCH)
 
+# go-nvml calls functions of a library that is not there at link time: they must
+# be bound when they are called, not at start (a linker may do otherwise by
+# default, as Ubuntu's does). Its many deprecated functions are no news.
+LAZY := -extldflags=-Wl,-z,lazy
+export GOFLAGS    += -ldflags=$(LAZY)
+export CGO_ENABLED := 1
+export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
+
 GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 GOTESTSUM     := gotest.tools/gotestsum@v1.13.0
 NODE_EXPORTER := github.com/prometheus/node_exporter@v1.12.1
 
-# What the tests need from Debian beside Go.
+# What the build needs from Debian beside Go, and what the tests need.
+BUILD_PACKAGES := gcc libc6-dev
 VM_PACKAGES   := qemu-system-x86 busybox-static iproute2 kmod xz-utils zstd gcc make libc6-dev libelf1 perftest ibverbs-providers rdma-core cpio pciutils util-linux
 TEST_PACKAGES := $(VM_PACKAGES) ethtool
 
@@ -22,8 +31,9 @@ help: ## list the targets
 go:
 	@command -v go >/dev/null || { echo "Go 1.26 or later is needed: see 'Build' in README.md" >&2; exit 1; }
 
-build: go ## build bin/gdr_exporter
-	go build -trimpath -ldflags "$(LDFLAGS)" -o bin/gdr_exporter ./cmd/gdr_exporter
+build: go ## install what the build needs and build bin/gdr_exporter
+	@.ci/install $(BUILD_PACKAGES)
+	go build -trimpath -ldflags "$(LDFLAGS) $(LAZY)" -o bin/gdr_exporter ./cmd/gdr_exporter
 
 run: build ## build and run the exporter on this host
 	@echo "Status page: http://localhost:10479/   metrics: http://localhost:10479/metrics   stop: Ctrl-C"
@@ -43,6 +53,7 @@ test-short: go ## the tests that need no kernel of their own
 	go test -short ./...
 
 lint: go ## gofmt, go vet, golangci-lint
+	@.ci/install $(BUILD_PACKAGES)
 	@files=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$files" ] || { echo "not gofmt-ed: $$files" >&2; exit 1; }
 	go vet ./...
 	$$(.ci/gotool golangci-lint $(GOLANGCI_LINT)) run ./...

@@ -84,7 +84,8 @@ var constantState = map[string]bool{"efa": true}
 
 // Roles gives RDMA devices their role by name.
 type Roles interface {
-	// Role returns compute, storage, management, unused or unknown.
+	// Role returns compute, storage, management or unused, "" where the command
+	// line does not say.
 	Role(device string) string
 }
 
@@ -113,7 +114,7 @@ func (v *rdmaView) show(p *page, s *snapshot.Snapshot) {
 	reporters := v.devlink(p, s)
 	for _, unit := range part.Units {
 		if unit.Data != nil {
-			v.device(p, unit.Data)
+			v.device(p, s, unit.Data)
 			showReporters(p, &v.labels, v.labels.of(unit.Name, ""), reporters[unit.Data.PCIAddress])
 		}
 	}
@@ -129,8 +130,8 @@ func (v *rdmaView) devlink(p *page, s *snapshot.Snapshot) map[string][]devlink.R
 	return devlink.ByAddress(reading.Reporters)
 }
 
-func (v *rdmaView) device(p *page, d *rdma.Device) {
-	v.info(p, d)
+func (v *rdmaView) device(p *page, s *snapshot.Snapshot, d *rdma.Device) {
+	v.info(p, d, v.role(s, d.Name))
 	device := v.labels.of(d.Name, "")
 	if !d.SlowRead.IsZero() {
 		p.add(rdmaDeviceSlowRead, float64(d.SlowRead.UnixMilli())/1000, device)
@@ -164,13 +165,25 @@ func (v *rdmaView) usage(p *page, d *rdma.Device, device labels) {
 	}
 }
 
-func (v *rdmaView) info(p *page, d *rdma.Device) {
+// role returns the device's role: what the command line says, else compute if
+// the device is the nearest to some GPU, else unknown.
+func (v *rdmaView) role(s *snapshot.Snapshot, device string) string {
+	if role := v.roles.Role(device); role != "" {
+		return role
+	}
+	if s.Affinity != nil && s.Affinity.Listing.Roles[device] != "" {
+		return s.Affinity.Listing.Roles[device]
+	}
+	return "unknown"
+}
+
+func (v *rdmaView) info(p *page, d *rdma.Device, role string) {
 	p.add(rdmaDeviceInfo, 1, pairs(
 		"device", d.Name, "address", d.PCIAddress, "driver", d.Driver, "firmware", d.Firmware,
 		"board", d.Board, "hca_type", d.HCAType, "node_type", d.NodeType, "protocol", d.Protocol,
 		"node_guid", d.NodeGUID, "sys_image_guid", d.SysImageGUID,
 		"function", string(d.Function), "subfunction", d.SubFunction,
-		"role", v.roles.Role(d.Name), "uverbs", d.Uverbs, "parent", d.Parent,
+		"role", role, "uverbs", d.Uverbs, "parent", d.Parent,
 	))
 }
 

@@ -26,16 +26,23 @@ type config struct {
 	maxRequests     int
 	exporterMetrics bool
 
-	sysfs, procfs string
-	collectors    map[string]*bool
+	sysfs, procfs  string
+	driverRoots    []string
+	driverRootsSet bool // by the user
+	collectors     map[string]*bool
+	nvlinkPerLink  bool
 
 	rdmaInclude, rdmaExclude *regexp.Regexp
+	gpuInclude, gpuExclude   *regexp.Regexp
+	gpuStandIns              []string
 	roles                    roles
 	netlink, ethtool         bool
 
 	deadline, maxAge, slowInterval time.Duration
 
 	logLevel, logFormat string
+
+	topoOutput string
 }
 
 const description = "Prometheus exporter for the health of RDMA and GPU interconnects.\n\n" +
@@ -54,6 +61,8 @@ func dispatch(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 		switch command {
 		case "serve":
 			return serve(ctx, c, stderr)
+		case "topo":
+			return topo(ctx, c, stdout, stderr)
 		default:
 			return usagef("unknown command %q", command)
 		}
@@ -66,8 +75,10 @@ func newApp() (*kingpin.Application, *config) {
 	app.HelpFlag.Short('h')
 	app.Version(version.Print("gdr_exporter"))
 	app.Command("serve", "Serve metrics until told to stop (the default command).")
+	topoFlags(app, c)
 	webFlags(app, c)
 	readFlags(app, c)
+	gpuFlags(app, c)
 	for _, info := range collector.Collectors {
 		text := fmt.Sprintf("Collect %s.", info.What)
 		if !info.Reads {
@@ -105,6 +116,18 @@ func readFlags(app *kingpin.Application, c *config) {
 		Default("1m").DurationVar(&c.slowInterval)
 }
 
+func gpuFlags(app *kingpin.Application, c *config) {
+	app.Flag("path.driver-root", "Where NVIDIA's driver libraries are installed, searched in this order. May be repeated.").
+		Default("/", "/run/nvidia/driver", "/home/kubernetes/bin/nvidia", "/usr/local/nvidia").IsSetByUser(&c.driverRootsSet).StringsVar(&c.driverRoots)
+	app.Flag("gpu.device-include", "Read only GPUs whose whole PCI address (0000:1b:00.0) matches this regular expression.").
+		PlaceHolder("REGEXP").SetValue(anchored{&c.gpuInclude})
+	app.Flag("gpu.device-exclude", "Leave out GPUs whose whole PCI address matches this regular expression.").
+		PlaceHolder("REGEXP").SetValue(anchored{&c.gpuExclude})
+	app.Flag("gpu.stand-in", "PCI id (8086:10d3) of functions taken for GPUs, for tests on machines without any.").
+		Hidden().PlaceHolder("VENDOR:DEVICE").StringsVar(&c.gpuStandIns)
+	app.Flag("collector.nvlink.per-link", "NVLink error counters and data bytes per link rather than summed per GPU.").BoolVar(&c.nvlinkPerLink)
+}
+
 // validate checks what no single flag can.
 func (c *config) validate() error {
 	switch {
@@ -125,9 +148,26 @@ func (c *config) validate() error {
 			return usagef("--path.%s=%s: %w", dir.flag, dir.path, err)
 		}
 	}
+	if err := c.validateDriverRoots(); err != nil {
+		return err
+	}
 	if file := *c.web.WebConfigFile; file != "" {
 		if err := web.Validate(file); err != nil {
 			return usagef("--web.config.file=%s: %w", file, unpath(err))
+		}
+	}
+	return nil
+}
+
+// validateDriverRoots checks what the user gave; that the defaults do not all
+// exist is usual.
+func (c *config) validateDriverRoots() error {
+	if !c.driverRootsSet {
+		return nil
+	}
+	for _, root := range c.driverRoots {
+		if err := readableDir(root); err != nil {
+			return usagef("--path.driver-root=%s: %w", root, err)
 		}
 	}
 	return nil
@@ -169,6 +209,12 @@ func (c *config) enabled() []string {
 func (c *config) includes(device string) bool {
 	return (c.rdmaInclude == nil || c.rdmaInclude.MatchString(device)) &&
 		(c.rdmaExclude == nil || !c.rdmaExclude.MatchString(device))
+}
+
+// includesGPU decides which GPUs are read, by PCI address.
+func (c *config) includesGPU(address string) bool {
+	return (c.gpuInclude == nil || c.gpuInclude.MatchString(address)) &&
+		(c.gpuExclude == nil || !c.gpuExclude.MatchString(address))
 }
 
 // anchored is a flag value: a regular expression for the whole of a name.

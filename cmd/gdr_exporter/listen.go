@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,8 +24,10 @@ import (
 // once where there is a --web.config.file. It also takes an empty address for a
 // random port on all interfaces, and its errors do not say which flag is wrong.
 type servers struct {
-	all   []*http.Server
-	ended chan error // an error of each server that ended
+	all       []*http.Server
+	listeners []net.Listener
+	ended     chan error // an error of each server that ended
+	files     []*os.File // descriptors for the next process, see keep
 }
 
 // listenAndServe starts to serve on all addresses, or on none.
@@ -33,7 +36,7 @@ func listenAndServe(c *config, handler http.Handler, logger *zap.Logger) (*serve
 	if err != nil {
 		return nil, err
 	}
-	s := &servers{ended: make(chan error, len(listeners))}
+	s := &servers{listeners: listeners, ended: make(chan error, len(listeners))}
 	for _, listener := range listeners {
 		server := newServer(c, handler, logger)
 		s.all = append(s.all, server)
@@ -67,6 +70,9 @@ func (s *servers) shutdown(ctx context.Context) error {
 
 // listen opens all sockets, or none.
 func listen(flags *web.FlagConfig) ([]net.Listener, error) {
+	if listeners, err := left(); listeners != nil || err != nil {
+		return listeners, err
+	}
 	if *flags.WebSystemdSocket {
 		return inherited()
 	}

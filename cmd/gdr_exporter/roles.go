@@ -44,12 +44,12 @@ func (r *roles) String() string { return "" }
 // IsCumulative tells kingpin that the flag may be repeated.
 func (r *roles) IsCumulative() bool { return true }
 
-// Role returns the device's role, "unknown" where no flag gives it one.
+// Role returns the role that a flag gives the device, "" where none does.
 func (r roles) Role(device string) string {
 	for _, role := range r {
 		if role.name.MatchString(device) {
 			return role.role
 		}
 	}
-	return "unknown"
+	return ""
 }

@@ -17,9 +17,6 @@ import (
 	"gdr_exporter/collector"
 	"gdr_exporter/collector/snapshot"
 	"gdr_exporter/collector/status"
-	"gdr_exporter/rdma"
-	"gdr_exporter/rdma/devlink"
-	"gdr_exporter/rdma/nldev"
 )
 
 // How long a stop may take: a running scrape gets grace to end by itself, then
@@ -31,10 +28,11 @@ const (
 
 // daemon is the serving exporter.
 type daemon struct {
-	config *config
-	logger *zap.Logger
-	taker  *snapshot.Taker
-	ready  atomic.Bool
+	config    *config
+	logger    *zap.Logger
+	taker     *snapshot.Taker
+	ready     atomic.Bool
+	restarter *restarter
 	// waiting is done once scrapes must not wait for devices any more.
 	waiting    context.Context
 	endWaiting context.CancelFunc
@@ -57,47 +55,27 @@ func serve(ctx context.Context, c *config, stderr io.Writer) error {
 	}
 	d.logger.Info("started", zap.String("version", version.Version))
 	go d.first()
-	select {
-	case err := <-servers.ended:
+	switch err := d.wait(ctx, servers); {
+	case errors.Is(err, errRestart):
+		return d.restart(servers)
+	case err != nil:
 		return err
-	case <-ctx.Done():
+	default:
 		return d.stop(servers)
 	}
 }
 
 func newDaemon(c *config, logger *zap.Logger) *daemon {
-	d := &daemon{config: c, logger: logger}
+	d := &daemon{config: c, logger: logger, restarter: newRestarter()}
 	d.waiting, d.endWaiting = context.WithCancel(context.Background())
 	builder := snapshot.New(snapshot.Options{
 		MaxAge: c.maxAge, Deadline: c.deadline,
-		Tell: logReadError(logger), Changed: logChange(logger),
+		Tell: logReadError(logger), Changed: logChange(logger), Taken: d.restarter.look,
 	})
-	if *c.collectors[snapshot.CollectorRDMA] {
-		var monitor *rdma.Monitor
-		if c.netlink {
-			monitor = rdma.StartMonitor()
-		}
-		builder.RDMA(rdma.NewReader(rdma.Options{
-			Sysfs: c.sysfs, Include: c.includes, SlowInterval: c.slowInterval, Descriptors: descriptorBudget(),
-			Netlink: c.netlinkDialer(), Monitor: monitor, Ethtool: c.ethtool,
-		}), monitor)
-		if c.netlink {
-			builder.Devlink(devlink.NewReader(), c.slowInterval)
-		}
-	}
+	c.addRDMA(builder)
+	c.addGPU(builder)
 	d.taker = builder.Taker()
 	return d
-}
-
-// netlinkTimeout bounds the wait for an answer of RDMA netlink.
-const netlinkTimeout = 2 * time.Second
-
-// netlinkDialer opens RDMA netlink sockets, nil if they are not wanted.
-func (c *config) netlinkDialer() rdma.Dialer {
-	if !c.netlink {
-		return nil
-	}
-	return func() (*nldev.Conn, error) { return nldev.Dial(netlinkTimeout) }
 }
 
 // first takes the first Snapshot, so that ready does not wait for a scrape.

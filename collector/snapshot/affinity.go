@@ -17,6 +17,18 @@ type affinitySource = source[*affinity.FunctionReader, affinity.Function, affini
 func newAffinitySource(options *Options, ledger *Ledger, reader *affinity.Reader) *affinitySource {
 	return newSource(CollectorAffinity, options, ledger, func() ([]*affinity.FunctionReader, affinity.Listing, error) {
 		listing, functions, err := reader.List()
+		ledger.add(CollectorAffinity, listing.Failed)
 		return functions, listing, err
 	})
+}
+
+// Functions returns the PCI functions that answered, by address.
+func Functions(part *AffinityPart) map[string]*affinity.Function {
+	functions := make(map[string]*affinity.Function, len(part.Units))
+	for _, unit := range part.Units {
+		if unit.Data != nil {
+			functions[unit.Name] = unit.Data
+		}
+	}
+	return functions
 }

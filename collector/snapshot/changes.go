@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"maps"
 	"sort"
 	"sync"
 	"time"
@@ -44,19 +45,55 @@ type watcher struct {
 	facts map[Fact]bool
 }
 
-// look tells of every Fact that came or went.
+// look tells of every Fact that came or went. Of a collector that was not asked
+// for, what held before is taken to hold still.
 func (w *watcher) look(s *Snapshot) {
-	if w.tell == nil || s.RDMA == nil {
+	if w.tell == nil {
 		return
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	facts := rdmaFacts(s.RDMA, w.facts, w.hang)
+	facts := map[Fact]bool{}
+	w.collect(facts, CollectorRDMA, s.RDMA != nil, func(before map[Fact]bool) map[Fact]bool { return rdmaFacts(s.RDMA, before, w.hang) })
+	w.collect(facts, CollectorGPU, s.GPU != nil, func(before map[Fact]bool) map[Fact]bool { return gpuFacts(s, before, w.hang) })
+	w.collect(facts, CollectorDriver, s.Driver != nil, func(map[Fact]bool) map[Fact]bool { return stuckFacts(CollectorDriver, s.Driver, w.hang) })
+	w.collect(facts, CollectorAffinity, s.Affinity != nil, func(before map[Fact]bool) map[Fact]bool {
+		if s.Affinity.Err != nil {
+			return map[Fact]bool{{Collector: CollectorAffinity, Kind: FactUnlistable}: true}
+		}
+		return stuckFacts(CollectorAffinity, s.Affinity, w.hang)
+	})
 	changes := diff(w.facts, facts)
 	w.facts = facts
 	for _, change := range changes {
 		w.tell(change)
 	}
+}
+
+// collect adds the Facts of one collector: those that read finds, which is given
+// those that held before, or if it was not read those that held before.
+func (w *watcher) collect(facts map[Fact]bool, collector string, asked bool, read func(before map[Fact]bool) map[Fact]bool) {
+	held := map[Fact]bool{}
+	for fact := range w.facts {
+		if fact.Collector == collector {
+			held[fact] = true
+		}
+	}
+	if asked {
+		held = read(held)
+	}
+	maps.Copy(facts, held)
+}
+
+// stuckFacts are the units of a collector that do not answer.
+func stuckFacts[T, L any](collector string, part *Part[T, L], hang time.Duration) map[Fact]bool {
+	facts := map[Fact]bool{}
+	for _, unit := range part.Units {
+		if unit.Data == nil && unit.StuckFor >= hang {
+			facts[Fact{Collector: collector, Device: unit.Name, Kind: FactStuck}] = true
+		}
+	}
+	return facts
 }
 
 // diff returns what differs, in a stable order. Where a whole class of devices

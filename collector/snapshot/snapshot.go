@@ -26,6 +26,8 @@ type Options struct {
 	Tell func(collector string, err sysread.ReadError)
 	// Changed is called for each condition that came or went; nil: nobody is told.
 	Changed func(Change)
+	// Taken is called with each Snapshot that was taken; nil: nobody looks.
+	Taken func(*Snapshot)
 }
 
 // Snapshot is what was read of a host at one time. It is immutable.
@@ -53,6 +55,7 @@ type Taker struct {
 	now     func() time.Time
 	ledger  *Ledger
 	watcher watcher
+	taken   func(*Snapshot)
 	rdma    *rdmaSource
 	devlink *devlinkSource
 	gpu     *gpuSource
@@ -66,7 +69,7 @@ func New(options Options) *Builder {
 		options.Now = time.Now
 	}
 	ledger := NewLedger(options.Now, options.Tell)
-	taker := &Taker{now: options.Now, ledger: ledger}
+	taker := &Taker{now: options.Now, ledger: ledger, taken: options.Taken}
 	// A scrape waits a moment less than its deadline for a read that it starts.
 	taker.watcher.tell, taker.watcher.hang = options.Changed, options.Deadline*9/10
 	return &Builder{options: options, taker: taker}
@@ -148,6 +151,9 @@ func (t *Taker) Take(ctx context.Context, wanted func(collector string) bool) *S
 	reading.Wait()
 	t.watcher.look(s)
 	s.Errors = t.ledger.Counts()
+	if t.taken != nil {
+		t.taken(s)
+	}
 	return s
 }
 

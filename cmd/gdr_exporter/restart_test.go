@@ -1,0 +1,121 @@
+package main
+
+import (
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// installDriver puts a stand-in of the driver's library of a version in place
+// of what is there, as a package manager does: a new file under a new name, and
+// the link turned over.
+func installDriver(t *testing.T, root, version string) {
+	t.Helper()
+	dir := filepath.Join(root, "usr/lib64")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	library, link := filepath.Join(dir, "libnvidia-ml.so."+version), filepath.Join(dir, "libnvidia-ml.so.1")
+	build := exec.Command("gcc", "-shared", "-fPIC", `-DVERSION="`+version+`"`, "-Wl,-soname,libnvidia-ml.so.1", "-o", library, "testdata/nvml.c")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	old, _ := os.Readlink(link)
+	_ = os.Remove(link)
+	if err := os.Symlink(filepath.Base(library), link); err != nil {
+		t.Fatal(err)
+	}
+	if old != "" {
+		_ = os.Remove(filepath.Join(dir, old))
+	}
+}
+
+// TestDriverUpgrade: the driver is absent, comes, is unloaded, and another
+// version comes in its place. The C library never lets go of the first one, so
+// the exporter starts itself afresh: same process, same listening socket, and
+// no scrape is refused.
+func TestDriverUpgrade(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits half a minute for the back-off: not with -short")
+	}
+	t.Parallel()
+	root, procfs := t.TempDir(), t.TempDir()
+	proc := filepath.Join(procfs, "driver/nvidia")
+	kernel := filepath.Join(proc, "version")
+	load := func(version string) {
+		if err := os.MkdirAll(proc, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(kernel, []byte(version), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	command := exec.Command(binary(t), "--web.listen-address=127.0.0.1:0", "--path.driver-root="+root, "--path.procfs="+procfs, "--scrape.max-age=0", "--no-collector.rdma")
+	command.Env = append(os.Environ(), "GDR_TEST_KERNEL_DRIVER="+kernel)
+	r := startRunning(t, command)
+	url := "http://" + r.addresses[0] + "/metrics?collect[]=gpu"
+	refused := 0
+	shows := func(what string, lines ...string) {
+		t.Helper()
+		deadline := time.Now().Add(2 * time.Minute)
+		var page string
+		for ; time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+			response, err := http.Get(url)
+			if err != nil {
+				refused++
+				continue
+			}
+			page = body(t, response)
+			if containsAll(page, lines) {
+				return
+			}
+		}
+		t.Fatalf("%s: the page lacks one of %q:\n%s\n%s", what, lines, page, r.stderr.String())
+	}
+	shows("no driver", `gdr_gpu_nvml_up 0`, `gdr_gpu_nvml_state{state="no_driver"} 1`)
+	load("1.0")
+	shows("no library", `gdr_gpu_nvml_up 0`, `gdr_gpu_nvml_state{state="no_library"} 1`)
+	installDriver(t, root, "1.0")
+	shows("the driver comes", `gdr_gpu_nvml_up 1`, `driver_version="1.0"`, `gpu_address="0000:1b:00.0"`)
+	if err := os.RemoveAll(proc); err != nil {
+		t.Fatal(err)
+	}
+	shows("the module is unloaded", `gdr_gpu_nvml_up 0`, `gdr_gpu_nvml_state{state="no_driver"} 1`)
+	load("1.0")
+	shows("the module is loaded again", `gdr_gpu_nvml_up 1`)
+	installDriver(t, root, "2.0")
+	shows("a new library beside the old module", `gdr_gpu_nvml_up 1`, `driver_version="1.0"`)
+	load("2.0")
+	shows("the new module", `gdr_gpu_nvml_up 1`, `driver_version="2.0"`)
+	if refused > 0 {
+		t.Errorf("%d scrapes were refused", refused)
+	}
+	if !strings.Contains(r.stderr.String(), "starting afresh") {
+		t.Error("it did not say that it starts afresh")
+	}
+	r.signal(t, os.Interrupt)
+}
+
+func containsAll(page string, lines []string) bool {
+	for _, line := range lines {
+		if !strings.Contains(page, line) {
+			return false
+		}
+	}
+	return true
+}
+
+func body(t *testing.T, response *http.Response) string {
+	t.Helper()
+	defer func() { _ = response.Body.Close() }()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		return ""
+	}
+	return string(text)
+}
