@@ -1,6 +1,10 @@
 package affinity
 
-import "gdr_exporter/collector/sysread"
+import (
+	"time"
+
+	"gdr_exporter/collector/sysread"
+)
 
 // Distance is the class of the PCIe path between a GPU and a NIC, in
 // nvidia-smi's terms and from near to far.
@@ -39,28 +43,42 @@ const (
 	KindGPU    Kind = "gpu"
 	KindNIC    Kind = "nic"
 	KindBridge Kind = "bridge"
+	// KindDataDirect is a second function of a ConnectX-8, next to the GPU.
+	KindDataDirect Kind = "data_direct"
 )
 
 // Listing is the PCIe tree as far as GPUs and RDMA devices are concerned. It
 // comes from links, directory names and what never changes while a function is
 // there; making it touches no configuration space.
 type Listing struct {
-	// Functions are the GPUs, the NICs, and the bridges above them, by address.
+	// Functions are the GPUs, the NICs, the data-direct functions, and the bridges
+	// between the GPUs and the compute NICs nearest to them, by address.
 	Functions []Node
 	// Pairs are all GPU x RDMA device pairs, by GPU address, then device name.
 	Pairs []Pair
+	// Roles are the roles of the RDMA devices by name: what the command line says,
+	// else compute for those nearest to some GPU, else unknown.
+	Roles map[string]string
 	// Gone are the GPUs that were bound to nvidia when they were last seen and
 	// are not on the PCI bus any more.
 	Gone []string
 	// IOMMU are the names in /sys/class/iommu: dmar0, ivhd0, smmu3.0x...; empty: no IOMMU.
 	IOMMU sysread.Maybe[[]string]
+	// DataDirect are the addresses of the data-direct functions (Mellanox, class
+	// 0x080100) that carry the payload of ConnectX-8 NICs. Which belongs to which
+	// NIC is not to be had from sysfs: the driver compares a text in the function's
+	// VPD with one that the NIC's firmware tells it.
+	DataDirect []string
+	// Failed are the files that could not be read while listing, each told of
+	// once per attempt.
+	Failed []sysread.ReadError
 }
 
 // Node is a function's place in the tree.
 type Node struct {
 	Address   string // as sysfs writes it, 0000:3b:00.0
 	Kind      Kind
-	Vendor    uint64             // vendor, such as 0x10de
+	Vendor    uint64             // vendor, such as 0x10de; 0 not known
 	Device    uint64             // device
 	Class     uint64             // class, such as 0x030200
 	Driver    string             // basename of the driver link; "" unbound
@@ -73,13 +91,15 @@ type Node struct {
 	HostBridge string
 	// RDMA are the devices of a NIC, those of its sub-functions too, by name.
 	RDMA []string
-	// Role is that of a NIC's devices, see Roles.
+	// Role is that of a NIC's devices: compute if that of any is, else the first
+	// that is known. See Listing.Roles.
 	Role string
 	// PhysicalFunction is the address of a virtual function's physical one.
 	PhysicalFunction string
-	// DataDirect is the address of the data-direct function of a ConnectX-8
-	// (class 0x080100) that carries the NIC's payload, "" without one.
-	DataDirect string
+	// DataDirect: a NIC of the kind that can send its payload through a data-direct
+	// function, on a host that has some (Listing.DataDirect). The distance of the
+	// NIC's own function may then mislead.
+	DataDirect bool
 	// IOMMUGroup is the basename of iommu_group, "" without an IOMMU.
 	IOMMUGroup string
 	// IOMMUType is /sys/kernel/iommu_groups/N/type: DMA, DMA-FQ, identity, ...; "" not known.
@@ -90,15 +110,20 @@ type Node struct {
 type Pair struct {
 	GPU      string // PCI address
 	Device   string // RDMA device
-	NIC      string // PCI address of the function that carries its payload; "" without one
+	NIC      string // PCI address of the function that owns the device; "" without one
 	Distance Distance
 	// Common is the address of the nearest common bridge, "" without one.
 	Common string
-	// Below are the bridges below the common one (or below the host bridges),
-	// from the GPU up, then from the NIC up. Requests and completions are
+	// GPUSide and NICSide are the bridges below the common one (or below the host
+	// bridges), from the GPU up and from the NIC up. Requests and completions are
 	// redirected in these ports, where they are.
 	GPUSide, NICSide []string
-	// Nearest: no other RDMA device is nearer to this GPU.
+	// Hidden: a virtual machine does not show what is really above either function.
+	// A common bridge stands for one that is there, but its ports say nothing of
+	// ACS.
+	Hidden bool
+	// Nearest: no other RDMA device is nearer to this GPU. A device to which the
+	// command line gives another role than compute is not asked.
 	Nearest bool
 }
 
@@ -107,24 +132,34 @@ type Pair struct {
 type Function struct {
 	Node
 	Power sysread.Maybe[string] // power_state: D0, D1, D2, D3hot, D3cold, unknown, error
-	Link  Link
+	// Answers is false if the configuration space reads all ones: the function has
+	// fallen off the bus.
+	Answers sysread.Maybe[bool]
+	// Link is that of the physical function where this is a virtual one.
+	Link Link
 	// AER counts errors; nil where the kernel does not own AER.
 	AER *AER
 	// ConfigReadable: the whole configuration space could be read. Without
 	// CAP_SYS_ADMIN the kernel gives 64 bytes, and what follows is unknown.
 	ConfigReadable sysread.Maybe[bool]
 	Config         Config
+	// SlowRead is when all but the power state was read.
+	SlowRead time.Time
 }
 
-// Link is the PCIe link between a function and the port above it. Width 0 (no
-// link), 63 and 255 (not readable) and speed Unknown are no values.
+// Link is the PCIe link between a function and the port above it; of a root or
+// downstream port it is the link below. Width 0 (no link), 63 and 255 (not
+// readable) and speed Unknown are no values.
 type Link struct {
 	Speed sysread.Maybe[float64] // current_link_speed, GT/s
 	Width sysread.Maybe[int]     // current_link_width, lanes
-	// Possible is the lesser of what the function and the port above it can do
-	// (max_link_speed, max_link_width of both).
+	// Possible is the lesser of what both ends of the link can do (max_link_speed,
+	// max_link_width), as NCCL takes it; of a root or downstream port, and below a
+	// port that a hypervisor made up, this end alone.
 	PossibleSpeed sysread.Maybe[float64]
 	PossibleWidth sysread.Maybe[int]
+	// Lower: this is the lower end of its link. Both ends show the same.
+	Lower bool
 }
 
 // AER are a function's error counts by severity, aer_dev_{correctable,nonfatal,fatal}.
