@@ -12,11 +12,12 @@ var (
 	devlinkPresent = gauge("gdr_rdma_devlink_present",
 		"1 if the kernel has devlink with health reporters."+devlinkNote)
 	devlinkState = gauge("gdr_rdma_device_health_reporter_state_id",
-		"State of a devlink health reporter of the device's PCI function: 0 healthy, 1 error (not recovered). With mlx5: fw, fw_fatal, tx, rx, vnic."+devlinkNote)
+		"State of a devlink health reporter of the device's PCI function while it is not healthy: 1 error (not recovered). With mlx5: fw, fw_fatal, tx, rx, vnic. "+
+			"A reporter that is read has gdr_rdma_device_health_reporter_errors_total in any case."+devlinkNote)
 	devlinkErrors = counter("gdr_rdma_device_health_reporter_errors_total",
 		"Errors reported to a devlink health reporter of the device's PCI function since its driver was loaded."+devlinkNote)
 	devlinkRecoveries = counter("gdr_rdma_device_health_reporter_recoveries_total",
-		"Successful recoveries by a devlink health reporter of the device's PCI function since its driver was loaded."+devlinkNote)
+		"Successful recoveries by a devlink health reporter of the device's PCI function since its driver was loaded. No series before the first error."+devlinkNote)
 	devlinkDump = gauge("gdr_rdma_device_health_reporter_last_dump_timestamp_seconds",
 		"Unix time of the dump that a devlink health reporter keeps of an error (devlink health dump show). No series without one."+devlinkNote)
 )
@@ -40,13 +41,14 @@ func showDevlink(p *page, r *devlink.Reading) {
 func showReporters(p *page, cache *labelCache, device labels, reporters []devlink.Reporter) {
 	for _, r := range reporters[:min(len(reporters), maxReporters)] {
 		at := cache.with(device, "reporter", r.Name)
-		if r.State.Known {
+		if r.State.Known && r.State.Value != devlink.StateHealthy {
 			p.add(devlinkState, float64(r.State.Value), at)
 		}
 		if r.Errors.Known {
 			p.add(devlinkErrors, float64(r.Errors.Value), at)
 		}
-		if r.Recoveries.Known {
+		// There is nothing to recover from before the first error.
+		if r.Recoveries.Known && (r.Errors.Value > 0 || r.Recoveries.Value > 0) {
 			p.add(devlinkRecoveries, float64(r.Recoveries.Value), at)
 		}
 		if r.LastDump.Known {

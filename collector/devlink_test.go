@@ -33,7 +33,7 @@ func TestDevlinkGolden(t *testing.T) {
 func TestDevlinkBounds(t *testing.T) {
 	var many []devlink.Reporter
 	for i := range 100 {
-		many = append(many, reporter(fmt.Sprint("r", i), 0, 0, 0))
+		many = append(many, reporter(fmt.Sprint("r", i), 1, 1, 0))
 	}
 	p := newPage()
 	var cache labelCache

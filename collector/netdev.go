@@ -67,6 +67,9 @@ func netdevFamily(m *netdev.Meaning) *family {
 	}
 	vendors := strings.ReplaceAll(strings.Join(m.Vendors(), ", "), "%", "N")
 	help := upperFirst(m.Help) + " (ethtool: " + vendors + made + ")." + slowNote
+	if m.Extra {
+		help += " With --rdma.ethtool-all only."
+	}
 	if m.Gauge {
 		return gauge(name, help)
 	}

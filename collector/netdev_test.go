@@ -99,7 +99,7 @@ func readNetdev(t *testing.T, file, driver string, pfc int, files map[string]str
 			t.Fatal(err)
 		}
 	}
-	r := netdev.NewReader(netdev.Options{Sysfs: root, Kernel: k})
+	r := netdev.NewReader(netdev.Options{Sysfs: root, Kernel: k, Extra: true})
 	defer r.Close()
 	reading, errs := r.Read(goldenTime, "eth0")
 	for _, err := range errs {

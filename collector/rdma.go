@@ -31,7 +31,7 @@ var (
 	rdmaDeviceCountersHidden = gauge("gdr_rdma_device_counters_hidden",
 		"1 if the driver has counters but sysfs shows none: the sysfs mount belongs to another network namespace.")
 	rdmaDeviceCountersOmitted = gauge("gdr_rdma_device_counters_omitted",
-		"Number of counter files of the device that are not exported because a directory has too many.")
+		"Number of counter files of the device that are not exported because a directory has too many; absent if none.")
 	rdmaDeviceRestricted = gauge("gdr_rdma_device_restricted",
 		"1 if every file of the device's hw_counters directory refuses to be read.")
 	rdmaDeviceResources = gauge("gdr_rdma_device_resources",
@@ -76,7 +76,10 @@ var (
 		"1 if every file of the port's counter directory (source) refuses to be read, as on restricted functions and drivers without PMA. "+
 			"It is then asked again only every 10 to 60 minutes.")
 	rdmaPortSaturated = gauge("gdr_rdma_port_counter_saturated",
-		"1 if an InfiniBand port counter has reached its largest value (4, 8, 16 or 32 bits), at which it stays until it is cleared: its rate is then 0 whatever happens.")
+		"1 for an InfiniBand port counter that has reached its largest value (4, 8, 16 or 32 bits), at which it stays until it is cleared: its rate is then 0 whatever happens. "+
+			"The others have no series, see gdr_rdma_port_saturated_counters.")
+	rdmaPortSaturatedCount = gauge("gdr_rdma_port_saturated_counters",
+		"Number of the port's InfiniBand counters that have reached their largest value and stick there.")
 )
 
 // constantState are the drivers whose port state says nothing.
@@ -140,7 +143,9 @@ func (v *rdmaView) device(p *page, s *snapshot.Snapshot, d *rdma.Device) {
 		return
 	}
 	p.addBool(rdmaDeviceCountersHidden, d.Hidden, device)
-	p.add(rdmaDeviceCountersOmitted, float64(d.Omitted), device)
+	if d.Omitted > 0 {
+		p.add(rdmaDeviceCountersOmitted, float64(d.Omitted), device)
+	}
 	if d.HWRestricted.Known {
 		p.addBool(rdmaDeviceRestricted, d.HWRestricted.Value, device)
 	}
@@ -203,7 +208,7 @@ func (v *rdmaView) port(p *page, d *rdma.Device, port *rdma.Port) {
 	if port.TransmitBytes.Known {
 		p.add(rdmaPortTransmitBytes, port.TransmitBytes.Value, labels)
 	}
-	v.counters(p, port.Counters, labels)
+	v.portCounters(p, port, labels)
 }
 
 func (v *rdmaView) portFacts(p *page, d *rdma.Device, port *rdma.Port, labels labels) {
@@ -260,8 +265,38 @@ func (v *rdmaView) counters(p *page, counters []rdma.Counter, labels labels) {
 			at = v.labels.with(labels, "counter", named.label)
 		}
 		p.add(named.family, c.Scaled(), at)
-		if named.saturates {
-			p.addBool(rdmaPortSaturated, c.Saturated(), v.labels.with(labels, "counter", c.Info.File))
+	}
+}
+
+// portCounters shows a port's counters, and which of them stick.
+func (v *rdmaView) portCounters(p *page, port *rdma.Port, labels labels) {
+	shown := port.Counters
+	if port.LinkLayer == linkEthernet {
+		shown = slices.DeleteFunc(slices.Clone(shown), idleOnEthernet)
+	}
+	v.counters(p, shown, labels)
+	saturable, saturated := 0, 0
+	for _, c := range port.Counters {
+		if !v.names.family(c.Info).saturates {
+			continue
+		}
+		if saturable++; c.Saturated() {
+			saturated++
+			p.add(rdmaPortSaturated, 1, v.labels.with(labels, "counter", c.Info.File))
 		}
 	}
+	if saturable > 0 {
+		p.add(rdmaPortSaturatedCount, float64(saturated), labels)
+	}
+}
+
+// linkEthernet is the link layer of RoCE and iWARP ports (ports/N/link_layer).
+const linkEthernet = "Ethernet"
+
+// idleOnEthernet reports whether a counter is one of the InfiniBand
+// specification's error counters and 0. On an Ethernet port they have nothing
+// to count: drivers only offer the files. A driver that uses one all the same is
+// shown.
+func idleOnEthernet(c rdma.Counter) bool {
+	return c.Info.Source == rdma.SourceCounters && c.Info.Width > 0 && c.Value == 0
 }

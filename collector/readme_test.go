@@ -9,7 +9,7 @@ import (
 )
 
 // readmeRow matches a row of a metrics table: name, type, labels, meaning.
-var readmeRow = regexp.MustCompile("^\\| `(gdr_[a-zX_]+)` \\| (gauge|counter) \\|([^|]*)\\| ([^|]+) \\|$")
+var readmeRow = regexp.MustCompile("^\\| `(gdr_[a-z0-9X_]+)` \\| (gauge|counter) \\|([^|]*)\\| ([^|]+) \\|$")
 
 // counterFileRows are the README's rows for families named after files. X
 // stands for the file's name.

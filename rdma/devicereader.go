@@ -164,7 +164,7 @@ func (d *DeviceReader) port(label string) *portReader {
 
 func (d *DeviceReader) newInterface() *netdev.Reader {
 	options := &d.reader.options
-	return netdev.NewReader(netdev.Options{Sysfs: options.Sysfs, IO: &d.reader.io, SysfsOnly: !options.Ethtool})
+	return netdev.NewReader(netdev.Options{Sysfs: options.Sysfs, IO: &d.reader.io, SysfsOnly: !options.Ethtool, Extra: options.EthtoolAll})
 }
 
 func (d *DeviceReader) readSlow(r *pass) {

@@ -38,6 +38,9 @@ type Options struct {
 	// Ethtool asks the kernel about the netdevs of Ethernet ports: ethtool
 	// statistics, PFC and trust (DCB). Without it only their sysfs is read.
 	Ethtool bool
+	// EthtoolAll shows the ethtool statistics too that few need, see
+	// netdev.Options.Extra.
+	EthtoolAll bool
 	// Monitor hears of devices that come and go; nil: nothing does.
 	Monitor *Monitor
 	// Now is the clock; nil: time.Now.

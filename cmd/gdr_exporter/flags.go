@@ -36,7 +36,8 @@ type config struct {
 	gpuInclude, gpuExclude   *regexp.Regexp
 	gpuStandIns              []string
 	roles                    roles
-	netlink, ethtool         bool
+	netlink                  bool
+	ethtool, ethtoolAll      bool
 
 	deadline, maxAge, slowInterval time.Duration
 
@@ -109,6 +110,7 @@ func readFlags(app *kingpin.Application, c *config) {
 		PlaceHolder("REGEXP=ROLE").SetValue(&c.roles)
 	app.Flag("rdma.netlink", "Ask RDMA netlink first, and sysfs for what it does not give; and devlink for health reporters.").Default("true").BoolVar(&c.netlink)
 	app.Flag("rdma.ethtool", "Read ethtool statistics, PFC and trust of Ethernet ports' network interfaces, with the slow group.").Default("true").BoolVar(&c.ethtool)
+	app.Flag("rdma.ethtool-all", "Of ethtool statistics show those too that few need: traffic by virtual port, errors by lane, PCIe signal integrity.").BoolVar(&c.ethtoolAll)
 	app.Flag("scrape.deadline", "Longest a scrape waits for a device; Prometheus's own timeout less half a second holds if it is shorter.").
 		Default("5s").DurationVar(&c.deadline)
 	app.Flag("scrape.max-age", "Age up to which what one scrape read serves another; 0 to read anew each time.").Default("2s").DurationVar(&c.maxAge)

@@ -59,6 +59,11 @@ var news = map[snapshot.FactKind]struct {
 	snapshot.FactHidden:     {"counters hidden: the sysfs mount belongs to another network namespace", "counters visible again", zapcore.WarnLevel},
 	snapshot.FactRestricted: {"every counter file refuses to be read; asked again rarely", "counters can be read again", zapcore.InfoLevel},
 	snapshot.FactNoNetlink:  {"RDMA netlink does not answer; everything is read from sysfs", "RDMA netlink answers", zapcore.InfoLevel},
+	snapshot.FactNVML:       {"NVML works", "NVML does not work any more", zapcore.InfoLevel},
+	snapshot.FactNVMLFailed: {"NVML does not work although there is a driver; it is tried again", "NVML is not in that state any more", zapcore.WarnLevel},
+	snapshot.FactLost:       {"the GPU is lost", "the GPU is back", zapcore.WarnLevel},
+	snapshot.FactLoaded:     {"module loaded", "module not loaded any more", zapcore.InfoLevel},
+	snapshot.FactMismatch:   {"kernel module and libraries of the driver are of different versions", "kernel module and libraries of the driver fit again", zapcore.WarnLevel},
 	snapshot.FactUnlistable: {"devices cannot be listed", "devices can be listed again", zapcore.WarnLevel},
 }
 

@@ -117,7 +117,7 @@ func TestSickFileIsLoggedOnce(t *testing.T) {
 		fs.Set(sick.File(1, "counters/link_downed"), rdmatest.Rule{Errno: syscall.EIO})
 		r := serveTree(t, root, append(anew, "--log.format="+format)...)
 		for range 20 {
-			if page := r.get(t, "/metrics"); page.ofDevice("mlx5_1") < 80 {
+			if page := r.get(t, "/metrics"); page.ofDevice("mlx5_1") < 70 {
 				t.Fatal("the healthy device is missing")
 			}
 		}
@@ -268,7 +268,7 @@ func TestStuckIsLoggedOnce(t *testing.T) {
 		r.get(t, "/metrics")
 	}
 	fs.ClearAll()
-	waitUntil(t, "the device is back", func() bool { return r.get(t, "/metrics").ofDevice(sick.Name) > 80 })
+	waitUntil(t, "the device is back", func() bool { return r.get(t, "/metrics").ofDevice(sick.Name) > 70 })
 	var warnings []string
 	for _, line := range r.parseLog(t, "logfmt") {
 		if line["level"] != "info" {

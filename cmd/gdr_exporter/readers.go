@@ -24,7 +24,7 @@ func (c *config) addRDMA(builder *snapshot.Builder) {
 	}
 	builder.RDMA(rdma.NewReader(rdma.Options{
 		Sysfs: c.sysfs, Include: c.includes, SlowInterval: c.slowInterval, Descriptors: descriptorBudget() * 3 / 4,
-		Netlink: c.netlinkDialer(), Monitor: monitor, Ethtool: c.ethtool,
+		Netlink: c.netlinkDialer(), Monitor: monitor, Ethtool: c.ethtool, EthtoolAll: c.ethtoolAll,
 	}), monitor)
 	if c.netlink {
 		builder.Devlink(devlink.NewReader(), c.slowInterval)

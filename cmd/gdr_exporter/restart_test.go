@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"io"
 	"net/http"
 	"os"
@@ -40,19 +41,19 @@ func installDriver(t *testing.T, root, version string) {
 // the exporter starts itself afresh: same process, same listening socket, and
 // no scrape is refused.
 func TestDriverUpgrade(t *testing.T) {
-	if testing.Short() {
-		t.Skip("waits half a minute for the back-off: not with -short")
-	}
 	t.Parallel()
 	root, procfs := t.TempDir(), t.TempDir()
 	proc := filepath.Join(procfs, "driver/nvidia")
-	kernel := filepath.Join(proc, "version")
+	kernel := filepath.Join(procfs, "version")
 	load := func(version string) {
 		if err := os.MkdirAll(proc, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(kernel, []byte(version), 0o600); err != nil {
-			t.Fatal(err)
+		text := "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  " + version + "  Release Build\n"
+		for path, content := range map[string]string{kernel: version, filepath.Join(proc, "version"): text} {
+			if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	command := exec.Command(binary(t), "--web.listen-address=127.0.0.1:0", "--path.driver-root="+root, "--path.procfs="+procfs, "--scrape.max-age=0", "--no-collector.rdma")
@@ -62,7 +63,8 @@ func TestDriverUpgrade(t *testing.T) {
 	refused := 0
 	shows := func(what string, lines ...string) {
 		t.Helper()
-		deadline := time.Now().Add(2 * time.Minute)
+		began := time.Now()
+		deadline := began.Add(2 * time.Minute)
 		var page string
 		for ; time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
 			response, err := http.Get(url)
@@ -72,6 +74,7 @@ func TestDriverUpgrade(t *testing.T) {
 			}
 			page = body(t, response)
 			if containsAll(page, lines) {
+				t.Logf("%s: shown after %v", what, time.Since(began).Round(time.Millisecond))
 				return
 			}
 		}
@@ -82,7 +85,7 @@ func TestDriverUpgrade(t *testing.T) {
 	shows("no library", `gdr_gpu_nvml_up 0`, `gdr_gpu_nvml_state{state="no_library"} 1`)
 	installDriver(t, root, "1.0")
 	shows("the driver comes", `gdr_gpu_nvml_up 1`, `driver_version="1.0"`, `gpu_address="0000:1b:00.0"`)
-	if err := os.RemoveAll(proc); err != nil {
+	if err := errors.Join(os.RemoveAll(proc), os.Remove(kernel)); err != nil {
 		t.Fatal(err)
 	}
 	shows("the module is unloaded", `gdr_gpu_nvml_up 0`, `gdr_gpu_nvml_state{state="no_driver"} 1`)

@@ -82,7 +82,7 @@ func newDaemon(c *config, logger *zap.Logger) *daemon {
 func (d *daemon) first() {
 	s := d.snapshot(context.Background())
 	d.ready.Store(true)
-	d.logger.Info("first snapshot taken", zap.String("rdma", status.Sentence(s)))
+	d.logger.Info("first snapshot taken", zap.String("rdma", status.Sentence(s)), zap.String("gpu", status.GPUSentence(s)))
 }
 
 func (d *daemon) snapshot(ctx context.Context) *snapshot.Snapshot {

@@ -47,7 +47,7 @@ var kernelBoots = []kernelBoot{
 	{
 		name:  "no RDMA",
 		flags: []string{"--devices", "0"},
-		tests: []string{"NoRDMA"},
+		tests: []string{"NoRDMA", "NoGPU"},
 	},
 	{
 		name:  "events",
@@ -65,6 +65,25 @@ var kernelBoots = []kernelBoot{
 		pkg:   "rdma/devlink",
 		flags: []string{"--devices", "0", "--topology", "switch", "--module", "../../rdma/netdev/testdata/module/gdrtest_netdev"},
 		tests: []string{""},
+	},
+	{
+		name: "PCIe tree",
+		pkg:  "gpu/affinity",
+		flags: []string{"--devices", "0", "--topology", "gdr", "--module", "../../gpu/affinity/testdata/module/gdrtest_pci",
+			"--module", "../vmtest/module/gdrtest_ib:count=5,parent=0000:44:00.0+0000:46:00.0+0000:49:00.0+0000:81:00.0+0000:c1:00.0"},
+		tests: []string{"Distances", "Lspci", "ACS", "Unprivileged", "AER", "IOMMUType", "Suspended", "FallenOff", "Gone", "HotPlug"},
+	},
+	{
+		name: "PCIe page",
+		flags: []string{"--devices", "0", "--topology", "gdr", "--cmdline", "iommu=pt", "--module", "../../gpu/affinity/testdata/module/gdrtest_pci",
+			"--module", "../vmtest/module/gdrtest_ib:count=5,parent=0000:44:00.0+0000:46:00.0+0000:49:00.0+0000:81:00.0+0000:c1:00.0"},
+		tests: []string{"Topo", "TopoUnprivileged", "PCIePage", "PCIeACS", "PCIeErrors", "PCIeStates", "PCIeUnprivileged"},
+	},
+	{
+		name:  "peer memory",
+		pkg:   "gpu/driver",
+		flags: []string{"--devices", "1", "--module", "../vmtest/module/nvidia_peermem"},
+		tests: []string{"Peermem", "Churn", "References", "NoMemoryPeers", "LegacyMode", "States", "RDMACore", "ModuleList", "Unprivileged", "Lockdown"},
 	},
 }
 
@@ -105,7 +124,7 @@ func buildPrograms(t *testing.T) kernelPrograms {
 		{"build", "-o", p.exporter, "gdr_exporter/cmd/gdr_exporter"},
 		{"build", "-o", p.vmtest, "gdr_exporter/cmd/vmtest"},
 	}
-	for i, pkg := range []string{"", "rdma/netdev", "rdma/devlink"} {
+	for i, pkg := range []string{"", "rdma/netdev", "rdma/devlink", "gpu/affinity", "gpu/driver"} {
 		p.tests[pkg] = filepath.Join(dir, fmt.Sprintf("inkernel%d.test", i))
 		builds = append(builds, []string{"test", "-c", "-o", p.tests[pkg], "gdr_exporter/" + cmp.Or(pkg, "cmd/gdr_exporter")})
 	}

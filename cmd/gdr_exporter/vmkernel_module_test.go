@@ -196,12 +196,13 @@ func TestInKernelCountersSaturate(t *testing.T) {
 	page := e.wantAsInSysfs(t, nil)
 	for file, largest := range pmaLargest {
 		page.want(t, named("gdr_rdma_port_counter_saturated", append(sick, "counter", file)...), 1)
-		page.want(t, named("gdr_rdma_port_counter_saturated", append(well, "counter", file)...), 0)
 		stem := strings.ToLower(strings.TrimPrefix(file, "port_"))
 		page.want(t, named("gdr_rdma_port_"+stem+"_total", sick...), largest)
 	}
-	if n := len(page.family("gdr_rdma_port_counter_saturated")); n != 4*len(pmaLargest) {
-		t.Errorf("%d series of gdr_rdma_port_counter_saturated, want %d", n, 4*len(pmaLargest))
+	page.want(t, named("gdr_rdma_port_saturated_counters", sick...), float64(len(pmaLargest)))
+	page.want(t, named("gdr_rdma_port_saturated_counters", well...), 0)
+	if n := len(page.family("gdr_rdma_port_counter_saturated")); n != len(pmaLargest) {
+		t.Errorf("%d series of gdr_rdma_port_counter_saturated, want %d", n, len(pmaLargest))
 	}
 	page.want(t, named("gdr_rdma_port_rcv_data_bytes_total", sick...), 4000000000004)
 	page.want(t, named("gdr_rdma_port_receive_bytes_total", sick...), 4000000000004)

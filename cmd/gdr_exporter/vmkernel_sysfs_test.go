@@ -54,7 +54,6 @@ func deviceSeries(t *testing.T, device string) series {
 			"node_guid", readText(t, dir+"/node_guid"), "sys_image_guid", readText(t, dir+"/sys_image_guid"), "function", "", "subfunction", "",
 			"protocol", anyProtocol, "role", "unknown", "uverbs", uverbsOf(t, device), "parent", ""): 1,
 		named("gdr_rdma_device_counters_hidden", "device", device):             0,
-		named("gdr_rdma_device_counters_omitted", "device", device):            0,
 		named("gdr_rdma_device_slow_read_timestamp_seconds", "device", device): anyValue,
 		named("gdr_device_read_stuck", of...):                                  0,
 		named("gdr_device_read_duration_seconds", of...):                       anyValue,
@@ -142,11 +141,11 @@ func pmaSeries(t *testing.T, want series, dir string, at []string) {
 		}
 		want[named("gdr_rdma_port_"+stem+"_total", at...)] = value
 		if largest, sticks := pmaLargest[file]; sticks {
-			saturated := 0.0
+			want[named("gdr_rdma_port_saturated_counters", at...)] += 0
 			if value == largest {
-				saturated = 1
+				want[named("gdr_rdma_port_counter_saturated", append(at, "counter", file)...)] = 1
+				want[named("gdr_rdma_port_saturated_counters", at...)]++
 			}
-			want[named("gdr_rdma_port_counter_saturated", append(at, "counter", file)...)] = saturated
 		}
 	}
 }
@@ -159,7 +158,8 @@ var protocolLabel = regexp.MustCompile(`protocol="[^"]*"`)
 // beyondSysfs are the families that sysfs says nothing of.
 var beyondSysfs = regexp.MustCompile(`^gdr_rdma_(netlink_|monitor_|devlink_|device_(resources|contexts|memory|health)|` +
 	`port_(source_info|optional|netdev|ethtool|dcb|trust|pfc|ecn|carrier_(ups|downs)|phy_|fec|global|module|pcie|priority|transmit_pause|vport))|` +
-	`^gdr_device_read_[a-z_]+\{collector="rdma",device="devlink"`)
+	`^gdr_device_read_[a-z_]+\{collector="rdma",device="devlink"|` +
+	`^gdr_scrape_collector_[a-z_]+\{collector="affinity"`) // read beside rdma, for the devices' roles
 
 // ofSysfs leaves out of a page what sysfs says nothing of.
 func ofSysfs(page series) series {

@@ -43,10 +43,10 @@ type moduleSpec struct {
 
 // rawFlags are the flags as kingpin delivers them.
 type rawFlags struct {
-	topology, kernel, memory, consoleLog string
-	devices                              int
-	timeout                              time.Duration
-	forwards, modules, shares, env       []string
+	topology, cmdline, kernel, memory, consoleLog string
+	devices                                       int
+	timeout                                       time.Duration
+	forwards, modules, shares, env                []string
 }
 
 // parseOptions reads the command line. Every error is a usageError.
@@ -80,6 +80,7 @@ func splitCommand(args []string) (flags, command []string) {
 func parseFlags(args []string, raw *rawFlags) error {
 	app := kingpin.New("vmtest", "Boot a kernel with soft-RoCE devices under QEMU and run a command in it: vmtest [FLAGS] -- COMMAND [ARG...]")
 	app.Flag("topology", "PCIe and NUMA layout: "+strings.Join(topologyNames(), ", ")+", or a file.").Default("flat").PlaceHolder("NAME|FILE").StringVar(&raw.topology)
+	app.Flag("cmdline", "Further kernel arguments, after the topology's.").PlaceHolder("ARGS").StringVar(&raw.cmdline)
 	app.Flag("devices", "Number of soft-RoCE devices, rxe0 and up. 0 loads no RDMA modules unless --module is given.").Default("1").IntVar(&raw.devices)
 	app.Flag("forward", "Make the VM's TCP port reachable at 127.0.0.1 on this machine. Repeatable.").PlaceHolder("[HOSTPORT:]PORT").StringsVar(&raw.forwards)
 	app.Flag("module", "Build this kernel module and load it before the command. Repeatable.").PlaceHolder("DIR[:PARAM=VALUE,...]").StringsVar(&raw.modules)
@@ -106,6 +107,7 @@ func (r *rawFlags) check() (*options, error) {
 	if opts.topology, err = loadTopology(r.topology); err != nil {
 		return nil, err
 	}
+	opts.topology.cmdline = append(opts.topology.cmdline, strings.Fields(r.cmdline)...)
 	if opts.memory, err = checkMemory(r.memory, opts.topology.memory); err != nil {
 		return nil, err
 	}

@@ -14,7 +14,7 @@ func TestParseOptions(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("VMTEST_TEST", "from caller")
 	got, err := parseOptions([]string{
-		"--devices", "3", "--kernel=backports", "--timeout", "90s", "--memory", "512M",
+		"--devices", "3", "--kernel=backports", "--timeout", "90s", "--memory", "512M", "--cmdline", "iommu=pt  quiet",
 		"--forward", "10479", "--forward", "18080:8080", "--share", dir,
 		"--module", dir + ":a=1,b=0000:01:00.0+x", "--env", "A=b=c", "--env", "VMTEST_TEST",
 		"--", "cmd", "--flag", "@file", "--", "x",
@@ -23,7 +23,8 @@ func TestParseOptions(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := &options{
-		devices: 3, kernel: kernelBackports, timeout: 90 * time.Second, memory: "512M",
+		topology: topology{cmdline: []string{"iommu=pt", "quiet"}},
+		devices:  3, kernel: kernelBackports, timeout: 90 * time.Second, memory: "512M",
 		forwards: []forward{{10479, 10479}, {18080, 8080}},
 		shares:   []string{dir},
 		modules:  []moduleSpec{{dir: dir, params: []string{"a=1", "b=0000:01:00.0+x"}}},
@@ -52,23 +53,23 @@ func TestUsageErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	tests := map[string][]string{
-		"no command to run: give it after --":                                          {"--devices", "1"},
-		"unknown long flag '--nope'":                                                   {"--nope", "--", "true"},
-		"--devices -1: must be between 0 and 64":                                       {"--devices=-1", "--", "true"},
-		"--devices 65: must be":                                                        {"--devices", "65", "--", "true"},
-		"--timeout 0s: must be positive":                                               {"--timeout", "0s", "--", "true"},
-		`memory size "lots"`:                                                           {"--memory", "lots", "--", "true"},
-		`--forward 0: "0" is not a TCP port`:                                           {"--forward", "0", "--", "true"},
-		`--forward 80:x: "x" is not a TCP port`:                                        {"--forward", "80:x", "--", "true"},
-		`--forward 70000: "70000" is not`:                                              {"--forward", "70000", "--", "true"},
-		"--module /nonexistent: stat /nonexistent":                                     {"--module", "/nonexistent", "--", "true"},
-		`module parameter "x": must be NAME=VALUE`:                                     {"--module", "/tmp:x", "--", "true"},
-		"--share /: the whole machine":                                                 {"--share", "/", "--", "true"},
-		"--share " + file + ": not a directory":                                        {"--share", file, "--", "true"},
-		"--env =x: must be NAME":                                                       {"--env", "=x", "--", "true"},
-		`unknown topology "nope": neither a file nor one of flat, iommu, numa, switch`: {"--topology", "nope", "--", "true"},
-		"topology " + file + `: line 1: "what" is neither`:                             {"--topology", file, "--", "true"},
-		"enum value must be one of stable,backports":                                   {"--kernel", "old", "--", "true"},
+		"no command to run: give it after --":      {"--devices", "1"},
+		"unknown long flag '--nope'":               {"--nope", "--", "true"},
+		"--devices -1: must be between 0 and 64":   {"--devices=-1", "--", "true"},
+		"--devices 65: must be":                    {"--devices", "65", "--", "true"},
+		"--timeout 0s: must be positive":           {"--timeout", "0s", "--", "true"},
+		`memory size "lots"`:                       {"--memory", "lots", "--", "true"},
+		`--forward 0: "0" is not a TCP port`:       {"--forward", "0", "--", "true"},
+		`--forward 80:x: "x" is not a TCP port`:    {"--forward", "80:x", "--", "true"},
+		`--forward 70000: "70000" is not`:          {"--forward", "70000", "--", "true"},
+		"--module /nonexistent: stat /nonexistent": {"--module", "/nonexistent", "--", "true"},
+		`module parameter "x": must be NAME=VALUE`: {"--module", "/tmp:x", "--", "true"},
+		"--share /: the whole machine":             {"--share", "/", "--", "true"},
+		"--share " + file + ": not a directory":    {"--share", file, "--", "true"},
+		"--env =x: must be NAME":                   {"--env", "=x", "--", "true"},
+		`unknown topology "nope": neither a file nor one of flat, gdr, iommu, numa, switch`: {"--topology", "nope", "--", "true"},
+		"topology " + file + `: line 1: "what" is neither`:                                  {"--topology", file, "--", "true"},
+		"enum value must be one of stable,backports":                                        {"--kernel", "old", "--", "true"},
 	}
 	for want, args := range tests {
 		_, err := parseOptions(args)

@@ -36,7 +36,7 @@ memory: 3G
 
 func TestEmbeddedTopologies(t *testing.T) {
 	names := topologyNames()
-	if want := []string{"flat", "iommu", "numa", "switch"}; !slices.Equal(names, want) {
+	if want := []string{"flat", "gdr", "iommu", "numa", "switch"}; !slices.Equal(names, want) {
 		t.Errorf("names %v, want %v", names, want)
 	}
 	readme, err := os.ReadFile("README.md")

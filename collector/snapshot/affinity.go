@@ -32,3 +32,21 @@ func Functions(part *AffinityPart) map[string]*affinity.Function {
 	}
 	return functions
 }
+
+// joinC2C puts in what only NVML knows of the tree: which GPUs reach their CPU
+// over NVLink-C2C.
+func (s *Snapshot) joinC2C() {
+	nvml := s.NVML()
+	if nvml == nil || s.Affinity == nil {
+		return
+	}
+	c2c := map[string]bool{}
+	for i := range nvml.GPUs {
+		if gpu := &nvml.GPUs[i]; gpu.C2CLinks.Value > 0 {
+			c2c[gpu.Address] = true
+		}
+	}
+	if len(c2c) > 0 {
+		s.Affinity.Listing = s.Affinity.Listing.WithC2C(func(gpu string) bool { return c2c[gpu] })
+	}
+}

@@ -14,7 +14,8 @@ type Change struct {
 	Now bool // false: it was true before
 }
 
-// Fact is a condition of a device or port, or of a whole collector.
+// Fact is a condition of a device or port, or of a whole collector. Device may
+// be a GPU's address, a module's name or a PCI address too.
 type Fact struct {
 	Collector, Device, Port string
 	Kind                    FactKind
@@ -25,13 +26,18 @@ type FactKind string
 
 // Kinds of Fact.
 const (
-	FactClass      FactKind = "class"      // devices are listed at all
-	FactListed     FactKind = "listed"     // the device is listed
-	FactStuck      FactKind = "stuck"      // reading the device does not return
-	FactHidden     FactKind = "hidden"     // counters hidden by a foreign network namespace
-	FactRestricted FactKind = "restricted" // a whole counter directory refuses to be read
-	FactUnlistable FactKind = "unlistable" // the devices cannot be listed
-	FactNoNetlink  FactKind = "no_netlink" // RDMA netlink does not answer
+	FactClass      FactKind = "class"       // devices are listed at all
+	FactListed     FactKind = "listed"      // the device is listed
+	FactStuck      FactKind = "stuck"       // reading the device does not return
+	FactHidden     FactKind = "hidden"      // counters hidden by a foreign network namespace
+	FactRestricted FactKind = "restricted"  // a whole counter directory refuses to be read
+	FactUnlistable FactKind = "unlistable"  // the devices cannot be listed
+	FactNoNetlink  FactKind = "no_netlink"  // RDMA netlink does not answer
+	FactNVML       FactKind = "nvml"        // NVML works
+	FactNVMLFailed FactKind = "nvml_failed" // NVML does not work although there is a driver; Device is its state
+	FactLost       FactKind = "lost"        // the GPU is lost
+	FactLoaded     FactKind = "loaded"      // the driver or peer memory module is loaded
+	FactMismatch   FactKind = "mismatch"    // kernel module and library are of different versions
 )
 
 // watcher tells Snapshots apart by their Facts.
@@ -56,7 +62,7 @@ func (w *watcher) look(s *Snapshot) {
 	facts := map[Fact]bool{}
 	w.collect(facts, CollectorRDMA, s.RDMA != nil, func(before map[Fact]bool) map[Fact]bool { return rdmaFacts(s.RDMA, before, w.hang) })
 	w.collect(facts, CollectorGPU, s.GPU != nil, func(before map[Fact]bool) map[Fact]bool { return gpuFacts(s, before, w.hang) })
-	w.collect(facts, CollectorDriver, s.Driver != nil, func(map[Fact]bool) map[Fact]bool { return stuckFacts(CollectorDriver, s.Driver, w.hang) })
+	w.collect(facts, CollectorDriver, s.Driver != nil, func(before map[Fact]bool) map[Fact]bool { return driverFacts(s.Driver, before, w.hang) })
 	w.collect(facts, CollectorAffinity, s.Affinity != nil, func(before map[Fact]bool) map[Fact]bool {
 		if s.Affinity.Err != nil {
 			return map[Fact]bool{{Collector: CollectorAffinity, Kind: FactUnlistable}: true}

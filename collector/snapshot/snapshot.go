@@ -149,6 +149,7 @@ func (t *Taker) Take(ctx context.Context, wanted func(collector string) bool) *S
 		reading.Go(func() { s.Affinity = t.pci.part(ctx) })
 	}
 	reading.Wait()
+	s.joinC2C()
 	t.watcher.look(s)
 	s.Errors = t.ledger.Counts()
 	if t.taken != nil {

@@ -312,6 +312,9 @@ func gigabytes(rate *float64) string {
 	if rate == nil {
 		return "unknown"
 	}
+	if *rate < 10e9 {
+		return fmt.Sprintf("%.2f GB/s", *rate/1e9)
+	}
 	return fmt.Sprintf("%.1f GB/s", *rate/1e9)
 }
 

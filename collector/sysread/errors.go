@@ -23,7 +23,7 @@ type ReadError struct {
 	Device string // device name, "" for the listing of devices itself
 	Port   string // port number as the kernel writes it, "" at device level
 	Source string // file below the device or port directory, such as "counters/VL15_dropped"
-	Err    error  // syscall.Errno, ErrNoPMA or ErrInvalid, wrapped
+	Err    error  // syscall.Errno, ErrNoPMA, ErrInvalid or one that has an ErrnoName, wrapped
 	// Quiet: counted, but not worth a message of its own, because another one
 	// says it for many (a whole directory refuses to be read).
 	Quiet bool
@@ -45,8 +45,8 @@ func (e ReadError) Error() string {
 func (e ReadError) Unwrap() error { return e.Err }
 
 // Errno returns the cause's symbolic name, such as "EINVAL": the kernel's errno
-// name, "no_pma" for ErrNoPMA, else "invalid". Its values are few enough for a
-// metric label.
+// name, that of a library which has its own (NVML), "no_pma" for ErrNoPMA, else
+// "invalid". Its values are few enough for a metric label.
 func (e ReadError) Errno() string { return ErrnoName(e.Err) }
 
 // kernelNames are the names that the kernel's sources use where the C library
@@ -59,7 +59,13 @@ var kernelNames = map[syscall.Errno]string{
 // ErrnoName is ReadError.Errno for a bare error.
 func ErrnoName(err error) string {
 	var errno syscall.Errno
+	var own interface {
+		error
+		ErrnoName() string
+	}
 	switch {
+	case errors.As(err, &own):
+		return own.ErrnoName()
 	case errors.As(err, &errno):
 		if name := kernelNames[errno]; name != "" {
 			return name

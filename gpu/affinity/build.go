@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"syscall"
 
 	"gdr_exporter/collector/sysread"
 )
@@ -164,9 +165,8 @@ func (b *build) locate(address string) *endpoint {
 	b.io.Request()
 	path, err := followLink(b.options.Sysfs, "bus/pci/devices/"+address)
 	if err != nil {
-		if errors.Is(err, fs.ErrNotExist) { // it has gone since the scan
-			b.stale = true
-			delete(b.functions, address)
+		if errors.Is(err, fs.ErrNotExist) {
+			b.leave(f)
 		}
 		b.fail(address, "bus/pci/devices", err)
 		return nil
@@ -182,16 +182,41 @@ func (b *build) locate(address string) *endpoint {
 			e.hidden = e.hidden || emulatedVendors[above.vendor.Value]
 		}
 	}
-	if text := b.text(f, "numa_node"); text != "" {
-		node, err := strconv.Atoi(text)
-		switch {
-		case err != nil:
-			b.fail(address, "numa_node", sysread.Invalid(text))
-		case node >= 0:
-			e.numa = sysread.Some(node)
+	text, err := sysread.ReadOnce(&b.io, b.path(f, "numa_node"))
+	if err != nil {
+		if b.leaves(f, err) {
+			return nil
 		}
+		b.fail(address, "numa_node", err)
+		return e
+	}
+	node, err := strconv.Atoi(text)
+	switch {
+	case err != nil:
+		b.fail(address, "numa_node", sysread.Invalid(text))
+	case node >= 0:
+		e.numa = sysread.Some(node)
 	}
 	return e
+}
+
+// leave forgets a function that has gone since the scan.
+func (b *build) leave(f *function) {
+	b.stale = true
+	delete(b.functions, f.address)
+}
+
+// leaves forgets a function if err, of its file numa_node, comes of its being
+// removed. The kernel takes the files away one by one, class before this one,
+// and the name in bus/pci/devices last. Kernels without NUMA have no such file.
+func (b *build) leaves(f *function, err error) bool {
+	switch {
+	case sysread.Absent(err) && vanished(b.path(f, "class"), err),
+		errors.Is(err, syscall.ENODEV) && vanished(b.path(f, "numa_node"), err):
+		b.leave(f)
+		return true
+	}
+	return false
 }
 
 // missing reports whether a function is not there, or has gone since the scan.
@@ -224,7 +249,12 @@ func (b *build) findGPUs() {
 			b.gpus = append(b.gpus, f)
 			b.wanted[address] = KindGPU
 			bound := b.bound[address]
-			b.bound[address] = history{had: bound.had || f.driver == driverNVIDIA, last: f.driver == driverNVIDIA}
+			if f.driver == driverNVIDIA {
+				bound = history{had: true, last: true, at: b.options.Now()}
+			} else if b.options.Now().Sub(bound.at) >= unboundFor {
+				bound.last = false
+			}
+			b.bound[address] = bound
 		}
 	}
 	b.nics = map[string][]*device{}

@@ -98,18 +98,20 @@ func (f *FunctionReader) fail(source string, err error) {
 // function that is being taken away is no failure.
 func (f *FunctionReader) text(dir, name string) (text string, ok bool) {
 	text, err := sysread.ReadOnce(f.io, dir+"/"+name)
-	if err != nil && !sysread.Absent(err) && !f.vanished(err) {
+	if err != nil && !sysread.Absent(err) && !vanished(dir+"/"+name, err) {
 		f.fail(name, err)
 	}
 	return text, err == nil
 }
 
-// vanished reports whether err comes of the function being removed.
-func (f *FunctionReader) vanished(err error) bool {
+// vanished reports whether err comes of the function being removed: of a file
+// that the kernel takes away meanwhile, reading says ENODEV, and the next look
+// that there is none. The function's directory goes last.
+func vanished(path string, err error) bool {
 	if !sysread.Vanished(err) {
 		return false
 	}
-	_, err = os.Lstat(f.dir)
+	_, err = os.Lstat(path)
 	return err != nil
 }
 
@@ -134,7 +136,7 @@ func (f *FunctionReader) readPower() (state sysread.Maybe[string], awake bool) {
 	case sysread.Absent(err):
 		status, _ := f.text(f.dir, "power/runtime_status")
 		return state, status != "suspended"
-	case !f.vanished(err):
+	case !vanished(f.power.Path(), err):
 		f.fail("power_state", err)
 	}
 	return state, false
@@ -213,7 +215,7 @@ func (f *FunctionReader) readSpace(dir string) (configReading, bool) {
 	const name = "config"
 	fd, err := openFile(f.io, dir+"/"+name)
 	if err != nil {
-		if !sysread.Absent(err) && !f.vanished(err) {
+		if !sysread.Absent(err) && !vanished(dir+"/"+name, err) {
 			f.fail(name, err)
 		}
 		return configReading{}, false
@@ -221,7 +223,7 @@ func (f *FunctionReader) readSpace(dir string) (configReading, bool) {
 	defer func() { _ = unix.Close(fd) }()
 	read, err := readConfig(func(to []byte, offset int) (int, error) { return preadAll(f.io, fd, to, offset) })
 	switch {
-	case err != nil && !f.vanished(err):
+	case err != nil && !vanished(dir+"/"+name, err):
 		f.fail(name, err)
 	case err == nil && !read.answers.Value:
 		f.fail(name, errAllOnes)

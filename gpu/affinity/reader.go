@@ -58,9 +58,15 @@ type Reader struct {
 
 // history is what is known of a GPU's driver.
 type history struct {
-	had  bool // it was bound to nvidia at some time
-	last bool // it was when last seen
+	had  bool      // it was bound to nvidia at some time
+	at   time.Time // when it was seen bound last
+	last bool      // it was when last seen
 }
+
+// unboundFor is how long a GPU must have been unbound for its vanishing to be
+// somebody's wish. The kernel takes the driver off a function before it removes
+// it, so that one that falls off the bus is unbound for a moment.
+const unboundFor = 2 * time.Minute
 
 // driverNVIDIA is the name of the GPU driver, open or proprietary.
 const driverNVIDIA = "nvidia"

@@ -25,6 +25,8 @@ type Options struct {
 	// Roots are the directories in which the driver's libraries are looked for,
 	// see --path.driver-root, and the list of modules of the running kernel.
 	Roots []string
+	// Mounts is the list of the process's mounts; "": /proc/self/mountinfo.
+	Mounts string
 	// SlowInterval is how often files are read that change with an installation only.
 	SlowInterval time.Duration
 }
@@ -66,6 +68,9 @@ type Reading struct {
 	// in /proc/driver/nvidia/gpus; unknown without that directory. A container
 	// runtime may show fewer than the host has.
 	ProcGPUs sysread.Maybe[[]string]
+	// ProcGPUsPartial: a container runtime has put a selection in the place of
+	// the driver's directory, so that a GPU which is missing there is hidden.
+	ProcGPUsPartial bool
 
 	// Lockdown is the kernel's lockdown mode (/sys/kernel/security/lockdown):
 	// none, integrity, confidentiality.
@@ -107,6 +112,9 @@ type Reader struct {
 
 // NewReader returns a reader; nothing is opened yet.
 func NewReader(options Options) *Reader {
+	if options.Mounts == "" {
+		options.Mounts = "/proc/self/mountinfo"
+	}
 	return &Reader{options: options, refused: map[string]time.Time{}, deps: map[string]depFile{}}
 }
 
@@ -128,6 +136,7 @@ type slow struct {
 	rdmaCore    sysread.Maybe[RDMACore]
 	onDisk      map[string]sysread.Maybe[bool]
 	hooked      map[string]sysread.Maybe[bool]
+	partial     bool
 }
 
 // Read reads the state. Modules, reference counts, registered clients and the
@@ -184,6 +193,7 @@ func (p *pass) readSlow(reading *Reading) slow {
 		lockdown:    p.lockdown(),
 		rdmaCore:    p.rdmaCore(),
 		hooked:      p.hooked(),
+		partial:     p.partial(),
 	}
 	loaded := reading.Modules[0].Loaded()
 	s.onDisk = p.onDisk(s.kernel.Value, loaded.Value || !loaded.Known || s.procVersion.Known)
@@ -193,7 +203,7 @@ func (p *pass) readSlow(reading *Reading) slow {
 // complete puts the slow group into a reading.
 func (s *slow) complete(reading *Reading) {
 	reading.Slow, reading.Kernel, reading.Lockdown, reading.RDMACore = s.at, s.kernel, s.lockdown, s.rdmaCore
-	reading.Library = s.library
+	reading.Library, reading.ProcGPUsPartial = s.library, s.partial
 	for i := range reading.Peermem {
 		m := &reading.Peermem[i]
 		m.OnDisk = s.onDisk[m.Name]

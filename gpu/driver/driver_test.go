@@ -903,6 +903,33 @@ func TestProcGPUs(t *testing.T) {
 	}
 }
 
+// TestPartialProc: libnvidia-container mounts a selection over the driver's
+// directory; a GPU that is missing there is hidden, not lost.
+func TestPartialProc(t *testing.T) {
+	dir := t.TempDir()
+	proc, mounts := filepath.Join(dir, "proc"), filepath.Join(dir, "mountinfo")
+	for name, test := range map[string]struct {
+		line string
+		want bool
+	}{
+		"none":          {"22 1 0:21 / /sys rw - sysfs sysfs rw", false},
+		"the whole":     {"635 620 0:52 / " + proc + "/driver/nvidia ro,nosuid - tmpfs tmpfs ro,size=4k", true},
+		"one GPU":       {"641 635 0:5 /driver/nvidia/gpus/0000:3b:00.0 " + proc + "/driver/nvidia/gpus/0000:3b:00.0 ro - proc proc rw", true},
+		"another":       {"635 620 0:52 / " + proc + "/driver/nvidia-nvlink ro - tmpfs tmpfs ro", false},
+		"another proc":  {"635 620 0:52 / /proc/driver/nvidia ro - tmpfs tmpfs ro", false},
+		"nothing":       {"", false},
+		"short garbage": {proc + "/driver/nvidia", false},
+	} {
+		if err := os.WriteFile(mounts, []byte("21 1 0:20 / /proc rw - proc proc rw\n"+test.line+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		reading, _ := driver.NewReader(driver.Options{Sysfs: filepath.Join(dir, "sys"), Procfs: proc, Mounts: mounts}).Read(time.Unix(1_800_000_000, 0))
+		if reading.ProcGPUsPartial != test.want {
+			t.Errorf("%s: %v", name, reading.ProcGPUsPartial)
+		}
+	}
+}
+
 // A device that goes away while it is read is absent and no error.
 func TestVanishing(t *testing.T) {
 	h, fs := mounted(t, "legacy-mode")

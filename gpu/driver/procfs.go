@@ -152,3 +152,21 @@ func (p *pass) procGPUs() sysread.Maybe[[]string] {
 	}
 	return sysread.Some(addresses)
 }
+
+// partial reports whether something is mounted over the driver's directory in
+// procfs: libnvidia-container puts a tmpfs there with the GPUs that it gives to
+// the container.
+func (p *pass) partial() bool {
+	text, err := long(p.options.Mounts, 1<<20)
+	if err != nil {
+		return false
+	}
+	dir := p.options.Procfs + "/driver/nvidia"
+	for line := range strings.Lines(string(text)) {
+		fields := strings.Fields(line) // id, parent, device, root, mount point, ...
+		if len(fields) > 4 && (fields[4] == dir || strings.HasPrefix(fields[4], dir+"/")) {
+			return true
+		}
+	}
+	return false
+}

@@ -127,7 +127,7 @@ func (p *pass) show() {
 			continue
 		}
 		s.seen = s.seen || raw != 0
-		if s.worth(p.reading.PFC) {
+		if s.worth(p.reading.PFC) && (p.options.Extra || !s.meaning.Extra) {
 			p.reading.Stats = append(p.reading.Stats, Stat{s.meaning, s.label, raw, value})
 		}
 	}

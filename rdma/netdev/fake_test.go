@@ -187,7 +187,7 @@ func newFake(t testing.TB, file string) *fake {
 }
 
 func newTestReader(f *fake, sysfs string) *Reader {
-	return NewReader(Options{Sysfs: sysfs, Kernel: f})
+	return NewReader(Options{Sysfs: sysfs, Kernel: f, Extra: true})
 }
 
 var start = time.Unix(1_800_000_000, 0)

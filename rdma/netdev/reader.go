@@ -20,6 +20,8 @@ type Options struct {
 	// SysfsOnly: there is no Kernel to ask, as for a tree that is not this
 	// machine's.
 	SysfsOnly bool
+	// Extra: show the statistics too that are marked so, about 20 of a port.
+	Extra bool
 	// ConfigInterval is the least time between two reads of what
 	// administrators set (DCB, trust, ECN), which is expensive (mlx5: some
 	// thirty firmware commands) and hardly ever changes. 0: 10 minutes.

@@ -463,3 +463,25 @@ func TestStatArea(t *testing.T) {
 		}
 	}
 }
+
+// TestExtra: what few need is shown on demand only.
+func TestExtra(t *testing.T) {
+	sysfs := tree(t, "mlx5_core", usual())
+	count := func(extra bool) (all, marked int) {
+		r := NewReader(Options{Sysfs: sysfs, Kernel: newFake(t, "mlx5_core.txt"), Extra: extra})
+		reading, _ := r.Read(start, "eth0")
+		for _, s := range reading.Stats {
+			if all++; s.Meaning.Extra {
+				marked++
+			}
+		}
+		return all, marked
+	}
+	all, marked := count(true)
+	if marked < 10 {
+		t.Errorf("with: %d statistics, %d of them extra", all, marked)
+	}
+	if few, none := count(false); few != all-marked || none != 0 {
+		t.Errorf("without: %d statistics, %d of them extra, of %d and %d", few, none, all, marked)
+	}
+}

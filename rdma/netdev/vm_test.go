@@ -157,7 +157,7 @@ func TestInKernelRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, link := range links {
-		r := NewReader(Options{Sysfs: "/sys"})
+		r := NewReader(Options{Sysfs: "/sys", Extra: true})
 		reading, errs := r.Read(time.Now(), link.Name)
 		for _, err := range errs {
 			t.Errorf("%s: %v", link.Name, err)
@@ -190,7 +190,7 @@ func TestInKernelPFC(t *testing.T) {
 	if _, err := os.Stat("/sys/class/net/" + moduleNetdev); err != nil {
 		t.Skip("no module gdrtest_netdev: see vm_test.go")
 	}
-	r := NewReader(Options{Sysfs: "/sys", ConfigInterval: time.Nanosecond})
+	r := NewReader(Options{Sysfs: "/sys", ConfigInterval: time.Nanosecond, Extra: true})
 	defer r.Close()
 	now := time.Now()
 	for i, step := range []struct {
@@ -261,7 +261,7 @@ func compareStats(t *testing.T, reading Reading) {
 // TestInKernelVanish: interfaces that come and go under the reader make no errors.
 func TestInKernelVanish(t *testing.T) {
 	inKernel(t)
-	r := NewReader(Options{Sysfs: "/sys"})
+	r := NewReader(Options{Sysfs: "/sys", Extra: true})
 	defer r.Close()
 	for range 10 {
 		output(t, "ip", "link", "add", "vanish0", "type", "veth", "peer", "name", "vanish1")
@@ -303,7 +303,7 @@ func TestInKernelOtherNamespace(t *testing.T) {
 		if name == "lo" {
 			continue // every namespace has the same lo
 		}
-		r := NewReader(Options{Sysfs: "/sys"})
+		r := NewReader(Options{Sysfs: "/sys", Extra: true})
 		reading, errs := r.Read(time.Now(), name)
 		if len(errs) > 0 || reading.EthtoolStatus != StatusHidden || reading.DCBStatus != StatusHidden || !reading.MTU.Known {
 			t.Errorf("%s: %+v, %v", name, reading, errs)
