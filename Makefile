@@ -19,9 +19,9 @@ GOTESTSUM     := gotest.tools/gotestsum@v1.13.0
 NODE_EXPORTER := github.com/prometheus/node_exporter@v1.12.1
 
 # What the build needs from Debian beside Go, and what the tests need.
-BUILD_PACKAGES := gcc libc6-dev
+BUILD_PACKAGES := gcc libc6-dev libibverbs-dev
 VM_PACKAGES   := qemu-system-x86 busybox-static iproute2 kmod xz-utils zstd gcc make libc6-dev libelf1 perftest ibverbs-providers rdma-core cpio pciutils util-linux
-TEST_PACKAGES := $(VM_PACKAGES) ethtool
+TEST_PACKAGES := $(BUILD_PACKAGES) $(VM_PACKAGES) ethtool
 
 .PHONY: help go build run vm test test-short lint bench soak survival clean
 
@@ -77,6 +77,7 @@ soak: build ## long shows: 10,000 scrapes, the survival table, fuzzing
 	for pkg in nldev devlink; do go test -run '^$$' -fuzz FuzzDecode -fuzztime 1m ./rdma/$$pkg || exit 1; done
 	go test -run '^$$' -fuzz FuzzDCB -fuzztime 1m ./rdma/netdev
 	go test -run '^$$' -fuzz FuzzStats -fuzztime 1m ./rdma/netdev
+	for name in FuzzParseGID FuzzParsePKey; do go test -run '^$$' -fuzz $$name -fuzztime 1m ./rdma/loopback || exit 1; done
 	go test -run '^$$' -fuzz FuzzParseCounter -fuzztime 2m ./collector/sysread
 	go test -run '^$$' -fuzz Fuzz -fuzztime 2m -fuzzminimizetime 10x ./rdma/rdmatest
 

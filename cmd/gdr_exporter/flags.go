@@ -44,6 +44,7 @@ type config struct {
 	logLevel, logFormat string
 
 	topoOutput string
+	probe      probeConfig
 }
 
 const description = "Prometheus exporter for the health of RDMA and GPU interconnects.\n\n" +
@@ -64,6 +65,8 @@ func dispatch(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 			return serve(ctx, c, stderr)
 		case "topo":
 			return topo(ctx, c, stdout, stderr)
+		case "probe":
+			return probe(ctx, c, stdout, stderr)
 		default:
 			return usagef("unknown command %q", command)
 		}
@@ -77,6 +80,7 @@ func newApp() (*kingpin.Application, *config) {
 	app.Version(version.Print("gdr_exporter"))
 	app.Command("serve", "Serve metrics until told to stop (the default command).")
 	topoFlags(app, c)
+	probeFlags(app, c)
 	webFlags(app, c)
 	readFlags(app, c)
 	gpuFlags(app, c)

@@ -61,9 +61,12 @@ func moduleVersion() string {
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	err := dispatch(ctx, args, stdout, stderr)
 	var usage usageError
+	var exit exitError
 	switch {
 	case err == nil:
 		return exitOK
+	case errors.As(err, &exit):
+		return int(exit)
 	case errors.Is(err, errPrinted):
 		return exitUsage
 	case errors.As(err, &usage):

@@ -74,6 +74,11 @@ var kernelBoots = []kernelBoot{
 		tests: []string{"Distances", "Lspci", "ACS", "Unprivileged", "AER", "IOMMUType", "Suspended", "FallenOff", "Gone", "HotPlug"},
 	},
 	{
+		name:  "probe",
+		flags: []string{"--devices", "2", "--topology", "gdr"},
+		tests: []string{"ProbeHost", "ProbeGPU", "ProbeUnregistrable", "ProbeCorrupt", "ProbeRefused", "ProbeInterrupted"},
+	},
+	{
 		name: "PCIe page",
 		flags: []string{"--devices", "0", "--topology", "gdr", "--cmdline", "iommu=pt", "--module", "../../gpu/affinity/testdata/module/gdrtest_pci",
 			"--module", "../vmtest/module/gdrtest_ib:count=5,parent=0000:44:00.0+0000:46:00.0+0000:49:00.0+0000:81:00.0+0000:c1:00.0"},
@@ -84,6 +89,12 @@ var kernelBoots = []kernelBoot{
 		pkg:   "gpu/driver",
 		flags: []string{"--devices", "1", "--module", "../vmtest/module/nvidia_peermem"},
 		tests: []string{"Peermem", "Churn", "References", "NoMemoryPeers", "LegacyMode", "States", "RDMACore", "ModuleList", "Unprivileged", "Lockdown"},
+	},
+	{
+		name:  "loopback",
+		pkg:   "rdma/loopback",
+		flags: []string{"--devices", "2"},
+		tests: []string{"Paths", "Defaults", "Unregistrable", "Corrupt", "LinkDown", "Delete", "NetdevDeleted", "PeerGone", "Stop", "PhaseTime", "Lock", "Privileges", "Leaks", "Sanitizer", "Perftest"},
 	},
 }
 
@@ -124,7 +135,7 @@ func buildPrograms(t *testing.T) kernelPrograms {
 		{"build", "-o", p.exporter, "gdr_exporter/cmd/gdr_exporter"},
 		{"build", "-o", p.vmtest, "gdr_exporter/cmd/vmtest"},
 	}
-	for i, pkg := range []string{"", "rdma/netdev", "rdma/devlink", "gpu/affinity", "gpu/driver"} {
+	for i, pkg := range []string{"", "rdma/netdev", "rdma/devlink", "gpu/affinity", "gpu/driver", "rdma/loopback"} {
 		p.tests[pkg] = filepath.Join(dir, fmt.Sprintf("inkernel%d.test", i))
 		builds = append(builds, []string{"test", "-c", "-o", p.tests[pkg], "gdr_exporter/" + cmp.Or(pkg, "cmd/gdr_exporter")})
 	}

@@ -1,0 +1,4 @@
+package cuda
+
+// SyncMemops reads CU_POINTER_ATTRIBUTE_SYNC_MEMOPS back.
+func (m *Memory) SyncMemops() (bool, error) { return m.syncMemops() }
