@@ -78,6 +78,9 @@ soak: build ## long shows: 10,000 scrapes, the survival table, fuzzing
 	go test -run '^$$' -fuzz FuzzDCB -fuzztime 1m ./rdma/netdev
 	go test -run '^$$' -fuzz FuzzStats -fuzztime 1m ./rdma/netdev
 	for name in FuzzParseGID FuzzParsePKey; do go test -run '^$$' -fuzz $$name -fuzztime 1m ./rdma/loopback || exit 1; done
+	for fuzz in FuzzAddress FuzzParseTape; do go test -run '^$$' -fuzz "^$$fuzz$$" -fuzztime 1m ./gpu || exit 1; done
+	for fuzz in $$(grep -ho 'func Fuzz[A-Za-z]*' gpu/driver/*_test.go | cut -c6-); do go test -run '^$$' -fuzz "^$$fuzz$$" -fuzztime 1m ./gpu/driver || exit 1; done
+	for fuzz in $$(grep -ho 'func Fuzz[A-Za-z]*' gpu/affinity/*_test.go | cut -c6-); do go test -run '^$$' -fuzz "^$$fuzz$$" -fuzztime 1m ./gpu/affinity || exit 1; done
 	go test -run '^$$' -fuzz FuzzParseCounter -fuzztime 2m ./collector/sysread
 	go test -run '^$$' -fuzz Fuzz -fuzztime 2m -fuzzminimizetime 10x ./rdma/rdmatest
 

@@ -52,6 +52,9 @@ func TestImports(t *testing.T) {
 	}
 	for name, list := range imports {
 		for _, imported := range list {
+			if strings.HasPrefix(imported, "github.com/NVIDIA/go-nvml") && name != "gdr_exporter/gpu" && name != "gdr_exporter/gpu/gputest" {
+				t.Errorf("%s imports %s: only gpu calls NVML", name, imported)
+			}
 			if strings.HasPrefix(imported, "github.com/prometheus/client_golang") && name != "gdr_exporter/collector" && !strings.HasPrefix(name, "gdr_exporter/cmd/") {
 				t.Errorf("%s imports %s: only collector makes metrics", name, imported)
 			}

@@ -93,7 +93,7 @@ func addMLX5(t *testing.T, s *snapshot.Snapshot, roce bool) {
 		}
 		if roce {
 			statistics := readNetdev(t, "mlx5_core.txt", "mlx5_core", 1<<3, nil)
-			statistics.Stats = slices.DeleteFunc(statistics.Stats, func(s netdev.Stat) bool { return s.Meaning.Extra })
+			statistics.Stats = slices.DeleteFunc(statistics.Stats, func(s netdev.Stat) bool { return s.Extra })
 			device.Ports[0].Interface = &statistics
 		}
 	}

@@ -59,7 +59,7 @@ var (
 	gpuMaxWidth = gauge("gdr_gpu_pcie_max_width_lanes",
 		"Width of the PCIe link that GPU and slot can do (nvmlDeviceGetMaxPcieLinkWidth).")
 	gpuReplays = counter("gdr_gpu_pcie_replays_total",
-		"Replays of PCIe packets (nvmlDeviceGetPcieReplayCounter). Some are normal under load.")
+		"Replays of PCIe packets (nvmlDeviceGetPcieReplayCounter). Some are normal under load."+gpuNote)
 	gpuBAR1 = gauge("gdr_gpu_bar1_bytes",
 		"Size of BAR1, through which NICs reach GPU memory (nvmlDeviceGetBAR1MemoryInfo)."+gpuNote)
 	gpuBAR1Used = gauge("gdr_gpu_bar1_used_bytes",

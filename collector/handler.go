@@ -2,6 +2,7 @@ package collector
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"net/http"
@@ -9,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/klauspost/compress/gzhttp"
@@ -82,9 +84,6 @@ func newHandler(config Config) *Handler {
 			DisableCompression: true, // see NewHandler
 		},
 	}
-	if config.Log != nil { // a nil *log.Logger would be no nil interface
-		h.options.ErrorLog = config.Log
-	}
 	if config.MaxInFlight > 0 {
 		h.slots = make(chan struct{}, config.MaxInFlight)
 	}
@@ -120,7 +119,28 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := h.context(r)
 	defer cancel()
 	gather := gathererFunc(func() ([]*dto.MetricFamily, func(), error) { return h.gather(ctx, wanted) })
-	promhttp.HandlerForTransactional(gather, h.options).ServeHTTP(w, r)
+	options := h.options
+	options.ErrorLog = &requestLog{log: h.config.Log}
+	promhttp.HandlerForTransactional(gather, options).ServeHTTP(w, r)
+}
+
+// requestLog logs the first error of a request, and none of a client that went
+// away: promhttp has one for each of the page's families then.
+type requestLog struct {
+	log  *log.Logger // may be nil
+	said bool
+}
+
+// Println implements promhttp.Logger.
+func (l *requestLog) Println(v ...any) {
+	gone := slices.ContainsFunc(v, func(value any) bool {
+		err, is := value.(error)
+		return is && (errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, context.Canceled))
+	})
+	if l.log != nil && !l.said && !gone {
+		l.log.Println(v...)
+	}
+	l.said = true
 }
 
 // wanted returns the collectors that a scrape asks for.

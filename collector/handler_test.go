@@ -5,7 +5,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log"
 	"math"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -467,6 +469,37 @@ func TestNoValueIsNaN(t *testing.T) {
 			if value := m.GetGauge().GetValue() + m.GetCounter().GetValue(); strings.HasPrefix(name, "gdr_") && (math.IsNaN(value) || math.IsInf(value, 0) || value < 0) {
 				t.Errorf("%s is %v", name, value)
 			}
+		}
+	}
+}
+
+// brokenWriter is a connection on which writing fails.
+type brokenWriter struct {
+	http.ResponseWriter
+	err error
+}
+
+func (w brokenWriter) Write([]byte) (int, error) { return 0, w.err }
+
+// TestBrokenConnection: a client that goes away is no news, and any other
+// failure is one line, however many families the page has.
+func TestBrokenConnection(t *testing.T) {
+	for err, want := range map[error]int{
+		&net.OpError{Op: "write", Err: syscall.EPIPE}: 0, syscall.ECONNRESET: 0, syscall.EIO: 1,
+	} {
+		var logged strings.Builder
+		root := tempTree(t)
+		tree := rdmatest.New()
+		tree.MLX5IB(rdmatest.Options{})
+		if err := tree.WriteTo(root); err != nil {
+			t.Fatal(err)
+		}
+		taker := snapshot.New(snapshot.Options{Deadline: time.Minute}).RDMA(rdma.NewReader(rdma.Options{Sysfs: filepath.Join(root, "sys")}), nil).Taker()
+		defer taker.Close()
+		h := newHandler(Config{Taker: taker, Enabled: []string{"rdma"}, Roles: noRoles{}, Deadline: time.Minute, Log: log.New(&logged, "", 0)})
+		h.ServeHTTP(brokenWriter{httptest.NewRecorder(), err}, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+		if got := strings.Count(logged.String(), "\n"); got != want {
+			t.Errorf("%v: %d lines: %.300s", err, got, logged.String())
 		}
 	}
 }

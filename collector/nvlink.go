@@ -12,7 +12,7 @@ import (
 )
 
 // turnNote tells how fresh a counter is.
-const turnNote = " Read of three links with each scrape, in turn, of none more than once per --scrape.slow-interval."
+const turnNote = " Read of two links with each scrape, in turn, of none more than once per --scrape.slow-interval."
 
 // sumNote tells what a counter of NVLinks is a sum of.
 const sumNote = " Sum over the GPU's links, or by link with --collector.nvlink.per-link."

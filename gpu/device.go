@@ -81,9 +81,7 @@ func (d *device) noteLost(now time.Time, v *visit) {
 // merge adds what the slow group gave.
 func (g *GPU) merge(slow *GPU) {
 	g.SlowRead, g.Modes, g.BAR1 = slow.SlowRead, slow.Modes, slow.BAR1
-	replays := g.PCIe.Replays
 	g.PCIe = slow.PCIe
-	g.PCIe.Replays = replays
 	g.NVLink.merge(&slow.NVLink)
 }
 
@@ -96,7 +94,6 @@ func (r *Reader) readFast(v *visit, d *device, g *GPU) {
 	if processes := ask(v, "nvmlDeviceGetComputeRunningProcesses", d.handle.GetComputeRunningProcesses); processes.Known {
 		g.Procs = sysread.Some(len(processes.Value))
 	}
-	g.PCIe.Replays = ask(v, "nvmlDeviceGetPcieReplayCounter", d.handle.GetPcieReplayCounter)
 	wanted := []field{{id: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION}}
 	if r.options.NVLink {
 		wanted = append(wanted, d.links.stateFields()...)
@@ -227,6 +224,7 @@ func (d *device) readPCIe(v *visit) PCIe {
 		Generation:    positive(ask(v, "nvmlDeviceGetCurrPcieLinkGeneration", d.handle.GetCurrPcieLinkGeneration)),
 		Width:         positive(ask(v, "nvmlDeviceGetCurrPcieLinkWidth", d.handle.GetCurrPcieLinkWidth)),
 		MaxGeneration: positive(f.maxGeneration), HostMaxGeneration: positive(f.hostMaxGeneration), MaxWidth: positive(f.maxWidth),
+		Replays: ask(v, "nvmlDeviceGetPcieReplayCounter", d.handle.GetPcieReplayCounter),
 	}
 }
 

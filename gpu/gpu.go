@@ -136,7 +136,7 @@ type PCIe struct {
 	// HostMaxGeneration what GPU and host can do together (nvmlDeviceGetMaxPcieLinkGeneration).
 	MaxGeneration, HostMaxGeneration sysread.Maybe[int]
 	MaxWidth                         sysread.Maybe[int] // nvmlDeviceGetMaxPcieLinkWidth
-	Replays                          sysread.Maybe[int] // nvmlDeviceGetPcieReplayCounter
+	Replays                          sysread.Maybe[int] // nvmlDeviceGetPcieReplayCounter, slow group
 }
 
 // Modes are settings that keep or change what works on the GPU. Slow group.

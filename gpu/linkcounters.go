@@ -90,7 +90,7 @@ const nvlinkVersion5 = 7
 // linksPerRead are the links whose counters one read brings up to date. A link
 // takes 0.9 ms, however many counters are asked for in the call (H200), so that
 // all 18 at once would be 16 ms.
-const linksPerRead = 3
+const linksPerRead = 2
 
 // linkState is a link's counters between reads.
 type linkState struct {

@@ -240,7 +240,9 @@ func (e *vmExporter) settled(t *testing.T) (files int, goroutines float64) {
 // are being closed make a few more; a leak makes one for each scrape.
 func (e *vmExporter) wantFlat(t *testing.T, files int, goroutines float64) {
 	t.Helper()
-	const few = 8
+	// Files may be up by those of one device that netlink did not answer for in
+	// the moment of its making, so that sysfs serves for it.
+	const few = 24
 	filesNow, goroutinesNow := e.settled(t)
 	t.Logf("open files %d, then %d; goroutines %v, then %v", files, filesNow, goroutines, goroutinesNow)
 	if filesNow > files+few || goroutinesNow > goroutines+few {

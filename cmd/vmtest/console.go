@@ -46,7 +46,7 @@ func (c *console) text() string {
 // verdict finds the line that says why the VM died, if there is one.
 func (c *console) verdict() string {
 	for line := range strings.Lines(c.text()) {
-		for _, mark := range []string{"Kernel panic - not syncing: ", "vmtest: init: "} {
+		for _, mark := range []string{panicMark, "vmtest: init: "} {
 			if _, reason, ok := strings.Cut(line, mark); ok {
 				return mark + strings.TrimSpace(reason)
 			}
@@ -55,12 +55,15 @@ func (c *console) verdict() string {
 	return ""
 }
 
+// panicMark is what the kernel prints before the reason of a panic.
+const panicMark = "Kernel panic - not syncing: "
+
 // lastWords is the part of the console's output that belongs into a message:
 // from a panic on if there was one, whose stack can be long, else the last
 // lines.
 func lastWords(text string) string {
 	const some, many = 40, 120
-	_, after, panicked := strings.Cut(text, "Kernel panic - not syncing: ")
+	_, after, panicked := strings.Cut(text, panicMark)
 	if !panicked {
 		return lastLines(text, some)
 	}

@@ -123,6 +123,9 @@ func (s *session) explain(err error) error {
 	}
 	if verdict := s.console.verdict(); verdict != "" {
 		err = fmt.Errorf("%w: %s", err, verdict)
+		if !s.ready && strings.HasPrefix(verdict, panicMark) {
+			err = bootPanic{err}
+		}
 	}
 	if complaint := s.machine.complaint(); complaint != "" {
 		parts = append(parts, complaint)

@@ -817,7 +817,10 @@ func TestInKernelGone(t *testing.T) {
 	inKernel(t)
 	oneCPU(t)
 	driver := filepath.Base(readlink(t, devicePath(gpu2, "driver")))
-	r := newComputeReader()
+	later := time.Duration(0)
+	r := newTestReader(Options{
+		Role: func(string) string { return roleCompute }, Now: func() time.Time { return time.Now().Add(later) },
+	})
 	look := func(what string, present, had bool, gone ...string) {
 		t.Helper()
 		read := readTree(t, r)
@@ -848,7 +851,14 @@ func TestInKernelGone(t *testing.T) {
 	bind(t, gpu2, "")
 	look("unbound", true, true)
 	removeFunction(t, gpu2)
-	look("removed after unbinding", false, false)
+	// The kernel unbinds a function that falls off the bus before it removes it.
+	look("removed right after unbinding", false, false, gpu2)
+	rescan(t, gpu2)
+	bind(t, gpu2, "")
+	later = 3 * time.Minute
+	look("unbound for long", true, true)
+	removeFunction(t, gpu2)
+	look("removed long after unbinding", false, false)
 	rescan(t, gpu2)
 	bind(t, gpu2, driver)
 }

@@ -471,7 +471,7 @@ func TestExtra(t *testing.T) {
 		r := NewReader(Options{Sysfs: sysfs, Kernel: newFake(t, "mlx5_core.txt"), Extra: extra})
 		reading, _ := r.Read(start, "eth0")
 		for _, s := range reading.Stats {
-			if all++; s.Meaning.Extra {
+			if all++; s.Extra {
 				marked++
 			}
 		}
