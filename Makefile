@@ -72,6 +72,9 @@ soak: build ## long shows: 10,000 scrapes, the survival table, fuzzing
 	go build -o bin/scrapebench ./cmd/scrapebench
 	bin/scrapebench --exporter bin/gdr_exporter --soak 10000
 	$(MAKE) survival
+	@.ci/install $(VM_PACKAGES)
+	go build -o bin/vmtest ./cmd/vmtest && go test -c -o bin/loopback.test ./rdma/loopback
+	bin/vmtest --timeout 15m --devices 2 --env GDR_IN_KERNEL=1 --env LOOPBACK_LEAK_RUNS=2000 --env LOOPBACK_ROUNDS=5 -- bin/loopback.test -test.v -test.run 'TestInKernel(Leaks|Perftest)$$'
 	go test -run '^$$' -fuzz FuzzNames -fuzztime 2m -fuzzminimizetime 10x ./collector
 	go test -run '^$$' -fuzz FuzzParsers -fuzztime 2m ./rdma
 	for pkg in nldev devlink; do go test -run '^$$' -fuzz FuzzDecode -fuzztime 1m ./rdma/$$pkg || exit 1; done

@@ -76,7 +76,7 @@ func newHandler(config Config) *Handler {
 		config: config,
 		views: []view{
 			rdma.show, asked("gpu", showGPU), asked("nvlink", showNVLink), asked("fabric", showFabric), asked("driver", showDriver),
-			asked("peermem", showPeermem), asked("affinity", showAffinity), asked("pcie", showPCIe), scrapeView,
+			asked("peermem", showPeermem), asked("affinity", showAffinity), asked("pcie", showPCIe), asked("probe", showProbe), scrapeView,
 		},
 		options: promhttp.HandlerOpts{
 			ErrorHandling:      promhttp.ContinueOnError,

@@ -24,7 +24,7 @@ var Collectors = []Info{
 	{"path", "verdicts on every GPU-NIC path", false},
 	{"pcie", "PCIe links and errors", true},
 	{"peermem", "the peer memory module, nvidia-peermem", true},
-	{"probe", "the GPUDirect RDMA measurement", false},
+	{"probe", "the GPUDirect RDMA measurement", true},
 	{"process", "processes that use RDMA and GPUs", false},
 	{"rdma", "RDMA devices, ports and counters", true},
 }

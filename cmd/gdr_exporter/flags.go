@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/exporter-toolkit/web/kingpinflag"
 
 	"gdr_exporter/collector"
+	"gdr_exporter/rdma/loopback"
 )
 
 // config is what the command line says.
@@ -45,6 +46,8 @@ type config struct {
 
 	topoOutput string
 	probe      probeConfig
+
+	probeLedger string
 }
 
 const description = "Prometheus exporter for the health of RDMA and GPU interconnects.\n\n" +
@@ -129,6 +132,7 @@ func gpuFlags(app *kingpin.Application, c *config) {
 		PlaceHolder("REGEXP").SetValue(anchored{&c.gpuInclude})
 	app.Flag("gpu.device-exclude", "Leave out GPUs whose whole PCI address matches this regular expression.").
 		PlaceHolder("REGEXP").SetValue(anchored{&c.gpuExclude})
+	app.Flag("probe.ledger", "File in which measurements on this host leave what they moved.").Hidden().Default(loopback.LedgerPath).StringVar(&c.probeLedger)
 	app.Flag("gpu.stand-in", "PCI id (8086:10d3) of functions taken for GPUs, for tests on machines without any.").
 		Hidden().PlaceHolder("VENDOR:DEVICE").StringsVar(&c.gpuStandIns)
 	app.Flag("collector.nvlink.per-link", "NVLink error counters and data bytes per link rather than summed per GPU.").BoolVar(&c.nvlinkPerLink)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -223,7 +224,7 @@ func (c *config) probeSpec(pair probePair, paths []loopback.Path, onStage func(l
 	p := &c.probe
 	spec := loopback.Spec{
 		Device: pair.device, Port: p.port, Paths: paths, QueuePairs: p.queuePairs, PKey: p.pkey, Deadline: p.timeout,
-		LockPath: p.lock, SysfsRoot: c.sysfs, OnStage: onStage,
+		LockPath: p.lock, LedgerPath: filepath.Join(filepath.Dir(p.lock), filepath.Base(loopback.LedgerPath)), SysfsRoot: c.sysfs, OnStage: onStage,
 	}
 	if p.gid >= 0 {
 		spec.GID = sysread.Some(p.gid)

@@ -47,6 +47,9 @@ func (c *config) addGPU(builder *snapshot.Builder) {
 	if c.reads(snapshot.CollectorAffinity, snapshot.CollectorPCIe, snapshot.CollectorGPU) {
 		builder.Affinity(c.affinityReader())
 	}
+	if c.reads(snapshot.CollectorProbe) {
+		builder.Probe(c.probeLedger)
+	}
 }
 
 func (c *config) affinityReader() *affinity.Reader {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 
 	"gdr_exporter/collector/status"
 	"gdr_exporter/gpu/cuda/cudatest"
+	"gdr_exporter/rdma/loopback"
 )
 
 // probed is how a run of gdr_exporter probe ended.
@@ -102,7 +104,8 @@ func rdmaResources(t *testing.T) string {
 func TestInKernelProbeHost(t *testing.T) {
 	inKernel(t)
 	before := rdmaResources(t)
-	p := runProbe(t, nil, "--gpu=none")
+	dir := t.TempDir()
+	p := runProbe(t, nil, "--gpu=none", "--lock="+dir+"/lock")
 	if p.code != exitOK || len(p.reports) != 2 || p.stderr != "" {
 		t.Fatalf("exit code %d, %d reports, %s", p.code, len(p.reports), p.stderr)
 	}
@@ -118,6 +121,17 @@ func TestInKernelProbeHost(t *testing.T) {
 		}
 	}
 	wantResources(t, before)
+	// What was moved is there for the daemon.
+	ledger, err := loopback.ReadLedger(dir + "/probe.json")
+	if err != nil || len(ledger.Transferred) != 2 || ledger.Transferred["rxe0"] != p.reports[0].Transferred || ledger.Transferred["rxe0"] < 1<<20 {
+		t.Errorf("%+v, %v", ledger, err)
+	}
+	e := vmLaunch{args: []string{"--probe.ledger=" + dir + "/probe.json"}}.start(t)
+	code, body, err := e.get("/metrics?collect[]=probe")
+	line := fmt.Sprintf("gdr_probe_transferred_bytes_total{device=\"rxe0\"} %v\n", float64(ledger.Transferred["rxe0"]))
+	if err != nil || code != http.StatusOK || !strings.Contains(string(body), line) {
+		t.Errorf("%d, %v: no %q in %s", code, err, line, body)
+	}
 }
 
 // gpuArgs are those of a run with a GPU of the test double.

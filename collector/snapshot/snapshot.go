@@ -44,6 +44,8 @@ type Snapshot struct {
 	// Affinity holds the PCIe tree of GPUs and RDMA devices; nil if no collector
 	// that needs it was asked for.
 	Affinity *AffinityPart
+	// Probe holds what measurements add up to; nil if it was not asked for.
+	Probe *ProbePart
 	// Asked are the collectors that the Snapshot was asked for.
 	Asked map[string]bool
 	// Errors are the read errors since start.
@@ -61,6 +63,7 @@ type Taker struct {
 	gpu     *gpuSource
 	driver  *driverSource
 	pci     *affinitySource
+	probe   *probeSource
 }
 
 // New begins a Taker; the Builder's methods add what it reads.
@@ -115,6 +118,12 @@ func (b *Builder) Affinity(reader *affinity.Reader) *Builder {
 	return b
 }
 
+// Probe adds what measurements on this host add up to in the file at path.
+func (b *Builder) Probe(path string) *Builder {
+	b.taker.probe = newProbeSource(&b.options, b.taker.ledger, path)
+	return b
+}
+
 // Taker returns the finished Taker.
 func (b *Builder) Taker() *Taker { return b.taker }
 
@@ -148,6 +157,9 @@ func (t *Taker) Take(ctx context.Context, wanted func(collector string) bool) *S
 	if tree := asks(CollectorAffinity, CollectorPCIe, CollectorGPU, CollectorRDMA); t.pci != nil && tree {
 		reading.Go(func() { s.Affinity = t.pci.part(ctx) })
 	}
+	if probe := asks(CollectorProbe); t.probe != nil && probe {
+		reading.Go(func() { s.Probe = t.probe.part(ctx) })
+	}
 	reading.Wait()
 	s.joinC2C()
 	t.watcher.look(s)
@@ -174,5 +186,8 @@ func (t *Taker) Close() {
 	}
 	if t.pci != nil {
 		t.pci.close()
+	}
+	if t.probe != nil {
+		t.probe.close()
 	}
 }

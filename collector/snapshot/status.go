@@ -48,6 +48,9 @@ func (s *Snapshot) Status() []Status {
 		status.Devices = slices.DeleteFunc(status.Devices, func(d DeviceStatus) bool { return d.StuckFor == 0 })
 		all = append(all, status)
 	}
+	if s.Probe != nil {
+		all = append(all, s.Probe.status(CollectorProbe))
+	}
 	return all
 }
 

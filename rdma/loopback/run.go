@@ -177,6 +177,9 @@ func (r *run) open() error {
 			return err
 		}
 		r.undo.add("lock", lock.Unlock)
+		if r.spec.LedgerPath != "" {
+			r.undo.add("ledger", r.record)
+		}
 	}
 	v, path, err := r.load(r.spec.LibraryDirs)
 	if err != nil {

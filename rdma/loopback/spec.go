@@ -74,6 +74,7 @@ type Spec struct {
 	FreeGPUMemory uint64
 
 	LockPath    string   // host-wide lock, such as LockPath; "" takes none
+	LedgerPath  string   // where runs are added up, such as LedgerPath, under the lock; "": nowhere
 	LibraryDirs []string // where to look for libibverbs.so.1 first
 	SysfsRoot   string   // default /sys
 	DevRoot     string   // directory of the uverbs devices; default /dev/infiniband
