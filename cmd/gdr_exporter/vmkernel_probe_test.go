@@ -159,9 +159,6 @@ func TestInKernelProbeGPU(t *testing.T) {
 		}
 		t.Logf("%-9s %.1f MB/s, %.2f of host, %.2f CPU s/GB", name, *path.BytesPerSecond/1e6, *path.Ratio, *path.CPU)
 	}
-	if gpu, staged := probePathOf(t, r, "gpu"), probePathOf(t, r, "staged"); gpu.CPU != nil && staged.CPU != nil && *staged.CPU <= *gpu.CPU {
-		t.Errorf("staging cost %.2f CPU s/GB, GPU to GPU %.2f", *staged.CPU, *gpu.CPU)
-	}
 	if fmt.Sprint(errnosOf(r)) != "map[dmabuf:EOPNOTSUPP peermem:]" {
 		t.Errorf("registrations %v", errnosOf(r))
 	}
