@@ -50,6 +50,7 @@ test: go ## install what the tests need and run all of them, the kernel tests in
 	$$(.ci/gotool gotestsum $(GOTESTSUM)) --format pkgname -- -race -timeout 30m ./...
 
 test-short: go ## the tests that need no kernel of their own
+	@.ci/install $(BUILD_PACKAGES)
 	go test -short ./...
 
 lint: go ## gofmt, go vet, golangci-lint
