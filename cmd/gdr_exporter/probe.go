@@ -219,12 +219,16 @@ func orNone(names []string) string {
 	return strings.Join(names, " ")
 }
 
+// verbsDirs are where distributions put libibverbs.so.1; elsewhere the loader
+// looks for it.
+var verbsDirs = []string{"/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"}
+
 // probeSpec is the run of a pair.
 func (c *config) probeSpec(pair probePair, paths []loopback.Path, onStage func(loopback.Stage, loopback.Path)) loopback.Spec {
 	p := &c.probe
 	spec := loopback.Spec{
 		Device: pair.device, Port: p.port, Paths: paths, QueuePairs: p.queuePairs, PKey: p.pkey, Deadline: p.timeout,
-		LockPath: p.lock, LedgerPath: filepath.Join(filepath.Dir(p.lock), filepath.Base(loopback.LedgerPath)), SysfsRoot: c.sysfs, OnStage: onStage,
+		LockPath: p.lock, LedgerPath: filepath.Join(filepath.Dir(p.lock), filepath.Base(loopback.LedgerPath)), LibraryDirs: verbsDirs, SysfsRoot: c.sysfs, OnStage: onStage,
 	}
 	if p.gid >= 0 {
 		spec.GID = sysread.Some(p.gid)

@@ -46,6 +46,7 @@ type ProbeReport struct {
 	Outcome  ProbeOutcome `json:"outcome"`
 	Reasons  []string     `json:"reasons"` // why it is not fine
 
+	Library       string              `json:"library"` // the libibverbs that was loaded
 	Started       time.Time           `json:"started"`
 	Seconds       float64             `json:"duration_seconds"`
 	Method        string              `json:"method"`      // registration that the rates were measured with
@@ -96,7 +97,7 @@ type ProbeStage struct {
 // has none.
 func NewProbeReport(gpu string, distance affinity.Distance, r *loopback.Result) ProbeReport {
 	report := ProbeReport{
-		GPU: gpu, Device: r.Device, Port: r.Port, Started: r.Started, Seconds: r.Duration.Seconds(),
+		GPU: gpu, Device: r.Device, Port: r.Port, Library: r.Library, Started: r.Started, Seconds: r.Duration.Seconds(),
 		Method: string(r.Method), NCCLMethod: string(r.NCCLMethod), NICDMABuf: pointer(r.NICDMABuf.Known, r.NICDMABuf.Value),
 		MTU: r.MTU, Relaxed: pointer(r.RelaxedOrdering.Known, r.RelaxedOrdering.Value), Transferred: r.TransferredBytes,
 		Registrations: []ProbeRegistration{}, Paths: []ProbePath{}, Reasons: []string{},
