@@ -232,6 +232,7 @@ func TestInKernelProbeRefused(t *testing.T) {
 
 	link := strings.TrimSpace(readText(t, "/sys/class/infiniband/rxe0/parent"))
 	sh(t, "ip", "link", "set", link, "down")
+	waitUntil(t, "the port is down", func() bool { return strings.Contains(readText(t, "/sys/class/infiniband/rxe0/ports/1/state"), "DOWN") })
 	notJudged("port down", runProbe(t, nil, "--gpu=none", "--device=rxe0"), "gate", "DOWN, not ACTIVE")
 	sh(t, "ip", "link", "set", link, "up")
 	waitUntil(t, "the port is active", func() bool {

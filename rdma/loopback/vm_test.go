@@ -213,6 +213,11 @@ func TestInKernelLinkDown(t *testing.T) {
 	} else {
 		t.Log(err)
 	}
+	// soft-RoCE hears of it a moment later: until then the port says ACTIVE.
+	within(t, "rxe1 is down", func() bool {
+		state, _ := os.ReadFile("/sys/class/infiniband/rxe1/ports/1/state")
+		return strings.HasPrefix(string(state), "1:")
+	})
 	wantFailure(t, Run(t.Context(), small("rxe1")), StageGate, syscall.ENETDOWN)
 	sh(t, "ip", "link", "set", "veth1", "up")
 	within(t, "rxe1 is active", func() bool {
