@@ -109,9 +109,10 @@ func probe(ctx context.Context, c *config, stdout, stderr io.Writer) error {
 			break
 		}
 	}
-	if c.probe.output == "json" {
+	switch {
+	case c.probe.output == "json":
 		err = status.WriteProbeJSON(stdout, reports)
-	} else {
+	case len(reports) > 0:
 		_, err = io.WriteString(stdout, status.ProbeLegend)
 	}
 	if err != nil {
