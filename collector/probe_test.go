@@ -41,7 +41,8 @@ func TestProbeForgets(t *testing.T) {
 		want   int
 	}{
 		"another driver": {probeLedger, "590.1", 3},
-		"no run":         {&loopback.Ledger{Transferred: map[string]uint64{}}, "580.95.05", 2},
+		"no run":         {&loopback.Ledger{Version: 1, Transferred: map[string]uint64{}}, "580.95.05", 2},
+		"unreadable":     {&loopback.Ledger{}, "580.95.05", 0},
 		"stuck":          {nil, "580.95.05", 0},
 	} {
 		p := newPage()

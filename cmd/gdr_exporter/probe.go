@@ -25,7 +25,7 @@ import (
 )
 
 const probeHelp = "Measure GPUDirect RDMA: RDMA writes of a NIC to itself, between host and GPU memory, and through copies for comparison. " +
-	"Takes about half a second of traffic for each pair of GPU and NIC, and some 500 MB of GPU memory meanwhile.\n\n" +
+	"Moves at most 1.3 GB through the NIC for each pair, none of which leaves it, and takes about 650 MiB of GPU memory meanwhile.\n\n" +
 	"Example, one pair:\n\n  gdr_exporter probe --gpu 0000:1b:00.0 --device mlx5_0\n\n" +
 	"Exit code: 0 all paths were measured and are within their limits, 3 GPU memory cannot be reached, is reached slowly, or data arrived wrong, " +
 	"4 something could not be measured or is not supported (port down, too little GPU memory, another run, no library), 2 a mistake on the command line."

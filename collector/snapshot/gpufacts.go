@@ -3,6 +3,7 @@ package snapshot
 import (
 	"time"
 
+	"gdr_exporter/collector/sysread"
 	"gdr_exporter/gpu"
 )
 
@@ -33,7 +34,8 @@ func gpuFacts(s *Snapshot, before map[Fact]bool, hang time.Duration) map[Fact]bo
 	return facts
 }
 
-// driverFacts returns what holds of the driver's modules now.
+// driverFacts returns what holds of the driver's modules now. What could not be
+// read is taken to hold still: unreadable is not unloaded.
 func driverFacts(part *DriverPart, before map[Fact]bool, hang time.Duration) map[Fact]bool {
 	facts := stuckFacts(CollectorDriver, part, hang)
 	if len(part.Units) == 0 || part.Units[0].Data == nil {
@@ -44,17 +46,17 @@ func driverFacts(part *DriverPart, before map[Fact]bool, hang time.Duration) map
 		}
 		return facts
 	}
-	reading := part.Units[0].Data
-	if reading.Loaded.Value {
-		facts[Fact{Collector: CollectorDriver, Device: "nvidia", Kind: FactLoaded}] = true
-	}
-	if reading.LibraryMismatch().Value {
-		facts[Fact{Collector: CollectorDriver, Kind: FactMismatch}] = true
-	}
-	for i := range reading.Peermem {
-		if m := &reading.Peermem[i]; m.Loaded().Value {
-			facts[Fact{Collector: CollectorDriver, Device: m.Name, Kind: FactLoaded}] = true
+	note := func(fact Fact, holds sysread.Maybe[bool]) {
+		if holds.Value || !holds.Known && before[fact] {
+			facts[fact] = true
 		}
+	}
+	reading := part.Units[0].Data
+	note(Fact{Collector: CollectorDriver, Device: "nvidia", Kind: FactLoaded}, reading.Loaded)
+	note(Fact{Collector: CollectorDriver, Kind: FactMismatch}, reading.LibraryMismatch())
+	for i := range reading.Peermem {
+		m := &reading.Peermem[i]
+		note(Fact{Collector: CollectorDriver, Device: m.Name, Kind: FactLoaded}, m.Loaded())
 	}
 	return facts
 }

@@ -65,7 +65,9 @@ func TestDriverChanges(t *testing.T) {
 		{loaded, []string{"+loaded nvidia of driver"}},
 		{nil, []string{"+stuck driver of driver"}},
 		{mismatch, []string{"+mismatch  of driver", "-stuck driver of driver"}},
-		{loaded, []string{"-mismatch  of driver"}},
+		{loaded, nil}, // the versions cannot be read: nothing is said of them
+		{&driver.Reading{}, nil},
+		{&driver.Reading{Loaded: sysread.Some(true), Version: sysread.Some("2"), Library: sysread.Some(driver.Library{Version: "2"})}, []string{"-mismatch  of driver"}},
 		{&driver.Reading{Loaded: sysread.Some(false)}, []string{"-loaded nvidia of driver"}},
 	} {
 		told = nil

@@ -25,7 +25,8 @@ func (*ledgerUnit) Name() string { return "ledger" }
 func (u *ledgerUnit) Read(time.Time) (loopback.Ledger, []sysread.ReadError) {
 	ledger, err := loopback.ReadLedger(u.path)
 	if err != nil {
-		return ledger, []sysread.ReadError{{Device: u.Name(), Source: "probe.json", Err: err}}
+		// Its bytes are not known, which is not none.
+		return loopback.Ledger{}, []sysread.ReadError{{Device: u.Name(), Source: "probe.json", Err: err}}
 	}
 	return ledger, nil
 }
@@ -44,5 +45,8 @@ func (s *Snapshot) ProbeLedger() *loopback.Ledger {
 	if s.Probe == nil || len(s.Probe.Units) == 0 {
 		return nil
 	}
-	return s.Probe.Units[0].Data
+	if ledger := s.Probe.Units[0].Data; ledger != nil && ledger.Version != 0 {
+		return ledger
+	}
+	return nil
 }
