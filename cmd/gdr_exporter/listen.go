@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -27,7 +26,6 @@ type servers struct {
 	all       []*http.Server
 	listeners []net.Listener
 	ended     chan error // an error of each server that ended
-	files     []*os.File // descriptors for the next process, see keep
 }
 
 // listenAndServe starts to serve on all addresses, or on none.

@@ -70,7 +70,8 @@ func (d *daemon) restart(servers *servers) error {
 }
 
 // keep returns descriptors of the listening sockets that outlive this program.
-// A socket that cannot be kept is opened anew.
+// They belong to no os.File, which would close them as garbage before the exec. A
+// socket that cannot be kept is opened anew.
 func (s *servers) keep() []string {
 	var kept []string
 	for _, listener := range s.listeners {
@@ -82,11 +83,11 @@ func (s *servers) keep() []string {
 		if err != nil {
 			continue
 		}
-		fd := int(file.Fd())
-		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err == nil {
+		// Without FD_CLOEXEC, unlike F_DUPFD_CLOEXEC.
+		if fd, err := unix.FcntlInt(file.Fd(), unix.F_DUPFD, 3); err == nil {
 			kept = append(kept, strconv.Itoa(fd))
-			s.files = append(s.files, file) // or it would be closed as garbage
 		}
+		_ = file.Close()
 	}
 	return kept
 }

@@ -37,24 +37,29 @@ func boot(ctx context.Context, opts *options) (int, error) {
 		return 0, err
 	}
 	defer file.Close()
-	status, err := runVM(ctx, opts, kernel, config.Shares, file)
-	if panicked := (bootPanic{}); !errors.As(err, &panicked) {
-		return status, err
+	for attempt := 1; ; attempt++ {
+		status, err := runVM(ctx, opts, kernel, config.Shares, file)
+		if died := (bootDeath{}); !errors.As(err, &died) || attempt == mostBoots {
+			return status, err
+		}
+		// Seldom, and when the host is busy, the emulated machine breaks while it
+		// boots. Nothing of the command has run yet.
+		fmt.Fprintf(os.Stderr, "vmtest: %v; booting once more\n", err)
+		if _, err := file.Seek(0, io.SeekStart); err != nil {
+			return 0, err
+		}
 	}
-	// Seldom, and when the host is busy, the emulated machine breaks while it
-	// boots. Nothing of the command has run yet.
-	fmt.Fprintf(os.Stderr, "vmtest: %v; booting once more\n", err)
-	if _, err := file.Seek(0, io.SeekStart); err != nil {
-		return 0, err
-	}
-	return runVM(ctx, opts, kernel, config.Shares, file)
 }
 
-// bootPanic is the error of a VM whose kernel panicked before the command began.
-type bootPanic struct{ error }
+// mostBoots is how often a VM is booted that ends before the command began.
+const mostBoots = 3
+
+// bootDeath is the error of a VM that ended, with a panic or without a word,
+// before the command began.
+type bootDeath struct{ error }
 
 // Unwrap returns the error.
-func (e bootPanic) Unwrap() error { return e.error }
+func (e bootDeath) Unwrap() error { return e.error }
 
 // kernelModules returns what init loads. A VM without RDMA devices and without
 // test modules has no RDMA stack at all, as a machine without a NIC.

@@ -46,7 +46,7 @@ func (c *console) text() string {
 // verdict finds the line that says why the VM died, if there is one.
 func (c *console) verdict() string {
 	for line := range strings.Lines(c.text()) {
-		for _, mark := range []string{panicMark, "vmtest: init: "} {
+		for _, mark := range []string{panicMark, initMark} {
 			if _, reason, ok := strings.Cut(line, mark); ok {
 				return mark + strings.TrimSpace(reason)
 			}
@@ -57,6 +57,9 @@ func (c *console) verdict() string {
 
 // panicMark is what the kernel prints before the reason of a panic.
 const panicMark = "Kernel panic - not syncing: "
+
+// initMark is what init says before why it gives up.
+const initMark = "vmtest: init: "
 
 // lastWords is the part of the console's output that belongs into a message:
 // from a panic on if there was one, whose stack can be long, else the last

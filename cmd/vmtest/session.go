@@ -118,14 +118,17 @@ func (s *session) drain(ctx context.Context, message guestMessage) error {
 // that did not come up.
 func (s *session) explain(err error) error {
 	var parts []string
+	// A kernel that had begun, unlike a QEMU that does not take its arguments.
+	died := !s.ready && errors.Is(err, errNoAnswer) && strings.TrimSpace(s.console.text()) != ""
 	if !s.ready {
 		err = fmt.Errorf("%w, while the VM was booting", err)
 	}
 	if verdict := s.console.verdict(); verdict != "" {
 		err = fmt.Errorf("%w: %s", err, verdict)
-		if !s.ready && strings.HasPrefix(verdict, panicMark) {
-			err = bootPanic{err}
-		}
+		died = died && !strings.HasPrefix(verdict, initMark)
+	}
+	if died {
+		err = bootDeath{err}
 	}
 	if complaint := s.machine.complaint(); complaint != "" {
 		parts = append(parts, complaint)

@@ -180,14 +180,14 @@ func TestPanic(t *testing.T) {
 	}
 }
 
-// TestBootPanic: a VM that breaks before the command began is booted once more.
+// TestBootPanic: a VM that breaks before the command began is booted again, twice.
 func TestBootPanic(t *testing.T) {
 	needsVM(t)
 	got := vmtest(t, "--cmdline", "rdinit=/nothing", "--", "echo", "never")
-	if got.status != exitTool || got.stdout != "" || strings.Count(got.stderr, "; booting once more\n") != 1 {
+	if got.status != exitTool || got.stdout != "" || strings.Count(got.stderr, "; booting once more\n") != 2 {
 		t.Errorf("exit status %d, stdout %q, stderr:\n%s", got.status, got.stdout, got.stderr)
 	}
-	if n := strings.Count(got.stderr, "while the VM was booting: Kernel panic - not syncing: "); n != 2 {
+	if n := strings.Count(got.stderr, "while the VM was booting: Kernel panic - not syncing: "); n != 3 {
 		t.Errorf("%d panics in:\n%s", n, got.stderr)
 	}
 }
