@@ -27,6 +27,8 @@ type Options struct {
 	// NVML is left alone: initialising it would start nvidia-modprobe, which
 	// loads the module. Empty: NVML is always asked.
 	Procfs string
+	// Files is where files are read; nil: the running system.
+	Files sysread.Files
 	// Include decides by PCI address (sysfs form) which GPUs are read; nil: all.
 	Include func(address string) bool
 	// SlowInterval is how often the slow group is read; 0: with every read.

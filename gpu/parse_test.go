@@ -152,7 +152,7 @@ func TestSearch(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := search([]string{root, driver}); len(got) != 0 {
+	if got := search(&sysread.IO{}, []string{root, driver}); len(got) != 0 {
 		t.Errorf("in empty roots: %v", got)
 	}
 	// As on a host, by a relative link; twice, by a link to another directory.
@@ -170,7 +170,7 @@ func TestSearch(t *testing.T) {
 		t.Fatal(err)
 	}
 	var paths []string
-	for _, f := range search([]string{root, driver}) {
+	for _, f := range search(&sysread.IO{}, []string{root, driver}) {
 		paths = append(paths, f.path)
 		if f.ino == 0 {
 			t.Errorf("%s has no inode", f.path)
@@ -180,10 +180,10 @@ func TestSearch(t *testing.T) {
 	if fmt.Sprint(paths) != fmt.Sprint(want) {
 		t.Errorf("found %v\nwant  %v", paths, want)
 	}
-	if got := search(nil); len(got) != 1 || got[0].path != "" {
+	if got := search(&sysread.IO{}, nil); len(got) != 1 || got[0].path != "" {
 		t.Errorf("without roots the loader is to be asked: %v", got)
 	}
-	if got := search([]string{root, "/"}); got[len(got)-1].path != "" {
+	if got := search(&sysread.IO{}, []string{root, "/"}); got[len(got)-1].path != "" {
 		t.Errorf("with the root / the loader is to be asked last: %v", got)
 	}
 }

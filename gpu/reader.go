@@ -26,6 +26,7 @@ const callPCIInfo = "nvmlDeviceGetPciInfo"
 type Reader struct {
 	options Options
 	calls   calls
+	io      sysread.IO
 
 	loaded          file          // the library in use; zero: none, or not from a file
 	unloadable      map[file]bool // found before it and not to be loaded
@@ -52,7 +53,9 @@ func NewReader(options Options) *Reader {
 	if options.Open == nil {
 		options.Open = OpenLibrary
 	}
-	return &Reader{options: options, state: StateNoLibrary, events: events{byAddress: map[string]xids{}}}
+	r := &Reader{options: options, state: StateNoLibrary, events: events{byAddress: map[string]xids{}}}
+	r.io.Files = options.Files
+	return r
 }
 
 // Name names the reader among the devices of the collector gpu.
@@ -112,14 +115,14 @@ func (r *Reader) start(now time.Time, v *visit) {
 	if r.up {
 		return
 	}
-	if found := installed(&r.options); found != r.installed {
+	if found := installed(&r.io, &r.options); found != r.installed {
 		r.retry.Reset() // nothing that was refused before says anything of this one
 		r.installed = found
 	}
 	if r.retry.Waiting(now) {
 		return
 	}
-	if !driverLoaded(r.options.Procfs) {
+	if !driverLoaded(&r.io, r.options.Procfs) {
 		r.state, r.err, r.stale = StateNoDriver, Error{nvml.ERROR_DRIVER_NOT_LOADED}, false
 		r.version, r.driver = "", ""
 		return // a file tells: no need to wait
@@ -180,7 +183,7 @@ func (r *Reader) open(v *visit) error {
 	}
 	var failed error
 	r.unloadable = map[file]bool{}
-	for _, candidate := range search(r.options.Roots) {
+	for _, candidate := range search(&r.io, r.options.Roots) {
 		lib, err := r.options.Open(candidate.path)
 		if err != nil {
 			if candidate.path != "" { // a loader that finds nothing is no failure
@@ -193,7 +196,7 @@ func (r *Reader) open(v *visit) error {
 		r.calls.use(lib)
 		r.loaded = candidate
 		if candidate.path == "" {
-			r.loaded, _ = mapped()
+			r.loaded, _ = mapped(&r.io)
 		}
 		return nil
 	}
@@ -208,12 +211,12 @@ func (r *Reader) replaced() bool {
 	if r.loaded.path == "" {
 		return false
 	}
-	for _, found := range search(r.options.Roots) {
+	for _, found := range search(&r.io, r.options.Roots) {
 		if found.path != "" && !r.unloadable[found] {
 			return found != r.loaded
 		}
 	}
-	now, err := stat(r.loaded.path)
+	now, err := stat(&r.io, r.loaded.path)
 	return err == nil && now != r.loaded
 }
 

@@ -4,13 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 
 	"github.com/NVIDIA/go-nvml/pkg/dl"
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gdr_exporter/collector/sysread"
 )
 
 // soname is the library's name.
@@ -55,14 +56,14 @@ type file struct {
 
 // search returns the libraries below the roots, in the order of preference.
 // A last one without a path stands for what the loader finds by itself.
-func search(roots []string) []file {
+func search(io *sysread.IO, roots []string) []file {
 	var found []file
 	known := map[file]bool{}
 	loader := len(roots) == 0
 	for _, root := range roots {
 		loader = loader || filepath.Clean(root) == "/"
 		for _, dir := range libraryDirs {
-			f, err := resolve(root, filepath.Join(root, dir, soname))
+			f, err := resolve(io, root, filepath.Join(root, dir, soname))
 			if err == nil && !known[f] {
 				known[f] = true
 				found = append(found, f)
@@ -80,11 +81,11 @@ const maxLinks = 40
 
 // resolve follows the links of a path's last element. An absolute link in a
 // driver root means a place below that root.
-func resolve(root, path string) (file, error) {
+func resolve(io *sysread.IO, root, path string) (file, error) {
 	for range maxLinks {
-		target, err := os.Readlink(path)
+		target, err := io.Readlink(path)
 		if errors.Is(err, syscall.EINVAL) { // no link
-			return stat(path)
+			return stat(io, path)
 		}
 		if err != nil {
 			return file{}, err
@@ -98,25 +99,24 @@ func resolve(root, path string) (file, error) {
 	return file{}, syscall.ELOOP
 }
 
-func stat(path string) (file, error) {
-	info, err := os.Stat(path)
+func stat(io *sysread.IO, path string) (file, error) {
+	info, err := io.Stat(path)
 	if err != nil {
 		return file{}, err
 	}
-	if !info.Mode().IsRegular() {
+	if info.Kind != sysread.KindFile {
 		return file{}, fs.ErrInvalid
 	}
-	status, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return file{}, fs.ErrInvalid
-	}
-	return file{path, status.Dev, status.Ino}, nil
+	return file{path, info.Device, info.Inode}, nil
 }
+
+// maxMaps bounds /proc/self/maps, which has some 100 bytes a mapping.
+const maxMaps = 1 << 24
 
 // mapped returns the library that the process has mapped, for one that the
 // loader found by itself.
-func mapped() (file, error) {
-	text, err := os.ReadFile("/proc/self/maps")
+func mapped(io *sysread.IO) (file, error) {
+	text, err := io.ReadLines("/proc/self/maps", maxMaps, func(line []byte) bool { return mappedPath(string(line)) != "" })
 	if err != nil {
 		return file{}, err
 	}
@@ -124,7 +124,7 @@ func mapped() (file, error) {
 	if path == "" {
 		return file{}, errNotFound
 	}
-	return stat(path)
+	return stat(io, path)
 }
 
 // mappedPath finds the library in the text of /proc/PID/maps.
@@ -144,13 +144,16 @@ func mappedPath(maps string) string {
 
 // driverLoaded reports whether procfs shows the kernel module. Not being able
 // to look is no proof of the contrary.
-func driverLoaded(procfs string) bool {
+func driverLoaded(io *sysread.IO, procfs string) bool {
 	if procfs == "" {
 		return true
 	}
-	_, err := os.Stat(filepath.Join(procfs, "driver/nvidia/version"))
+	_, err := io.Stat(filepath.Join(procfs, "driver/nvidia/version"))
 	return !errors.Is(err, fs.ErrNotExist)
 }
+
+// maxVersionFile bounds /proc/driver/nvidia/version, which has two lines.
+const maxVersionFile = 1 << 16
 
 // installation is which driver is loaded and which library is found: a change
 // makes another attempt worth while.
@@ -160,15 +163,15 @@ type installation struct {
 }
 
 // installed returns the installation as it is now, as far as it can be read.
-func installed(options *Options) installation {
+func installed(io *sysread.IO, options *Options) installation {
 	var now installation
 	if options.Procfs != "" {
-		text, err := os.ReadFile(filepath.Join(options.Procfs, "driver/nvidia/version"))
+		text, err := io.ReadLines(filepath.Join(options.Procfs, "driver/nvidia/version"), maxVersionFile, nil)
 		if err == nil {
 			now.module = string(text)
 		}
 	}
-	if found := search(options.Roots); len(found) > 0 {
+	if found := search(io, options.Roots); len(found) > 0 {
 		now.library = found[0]
 	}
 	return now

@@ -164,7 +164,11 @@ func (d *DeviceReader) port(label string) *portReader {
 
 func (d *DeviceReader) newInterface() *netdev.Reader {
 	options := &d.reader.options
-	return netdev.NewReader(netdev.Options{Sysfs: options.Sysfs, IO: &d.reader.io, SysfsOnly: !options.Ethtool, Extra: options.EthtoolAll})
+	o := netdev.Options{Sysfs: options.Sysfs, IO: &d.reader.io, SysfsOnly: !options.Ethtool, Extra: options.EthtoolAll}
+	if options.Ethtool && options.Kernel != nil {
+		o.Kernel = options.Kernel()
+	}
+	return netdev.NewReader(o)
 }
 
 func (d *DeviceReader) readSlow(r *pass) {

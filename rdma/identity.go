@@ -2,7 +2,6 @@ package rdma
 
 import (
 	"errors"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -42,12 +41,12 @@ func readIdentity(r *pass, sysfs, dir, name string) Identity {
 	if _, text, found := strings.Cut(r.text(dir, "node_type"), ":"); found {
 		id.NodeType = strings.TrimSpace(text)
 	}
-	if parent, err := underSysfs(sysfs, dir+"/device"); err == nil {
+	if parent, err := underSysfs(r.io, sysfs, dir+"/device"); err == nil {
 		id.fromParent(r, parent)
 	} else if id.virtualNetdev = r.text(dir, "parent"); id.virtualNetdev != "" {
 		id.Driver = softRoCE
 	}
-	id.CharDevices = charDevices(sysfs, id.parentPath, name)
+	id.CharDevices = charDevices(r.io, sysfs, id.parentPath, name)
 	id.Uverbs = uverbs(id.CharDevices)
 	id.Parent = planeParent(r, sysfs, &id)
 	return id
@@ -69,7 +68,7 @@ func readGUID(r *pass, dir, name string) string {
 // function itself, or an auxiliary device (sub-function) below one.
 func (id *Identity) fromParent(r *pass, parent string) {
 	id.parentPath = parent
-	id.Driver = linkBase(parent + "/driver")
+	id.Driver = r.io.LinkBase(parent + "/driver")
 	pci := pciAncestor(parent)
 	id.PCIAddress = filepath.Base(pci)
 	if pci == "" {
@@ -78,9 +77,9 @@ func (id *Identity) fromParent(r *pass, parent string) {
 	}
 	id.Function = FunctionPhysical
 	switch {
-	case exists(pci + "/physfn"):
+	case exists(r.io, pci+"/physfn"):
 		id.Function = FunctionVirtual
-	case pci != parent && exists(parent+"/sfnum"):
+	case pci != parent && exists(r.io, parent+"/sfnum"):
 		id.Function = FunctionSub
 		id.SubFunction = r.text(parent, "sfnum")
 	}
@@ -96,32 +95,26 @@ func pciAncestor(path string) string {
 	return ""
 }
 
-// linkBase returns the last element of a symbolic link's target, or "": an
-// unbound device has no driver link.
-func linkBase(path string) string {
-	target, err := os.Readlink(path)
-	if err != nil {
-		return ""
-	}
-	return filepath.Base(target)
-}
-
-func exists(path string) bool {
-	_, err := os.Lstat(path)
+func exists(io *sysread.IO, path string) bool {
+	_, err := io.Lstat(path)
 	return err == nil
 }
 
 // charDevices returns the names of the device's nodes in /dev/infiniband, from
 // rdmamap. rdmamap looks for them in package variables that hold directories;
 // they are pointed at the device's own parent where it has one, so that no
-// other device's files are opened, and at the class otherwise.
-func charDevices(sysfs, parent, name string) []string {
-	rdmamapLock.Lock()
-	defer rdmamapLock.Unlock()
+// other device's files are opened, and at the class otherwise. rdmamap knows the
+// running system alone; of other files they are read here.
+func charDevices(io *sysread.IO, sysfs, parent, name string) []string {
 	base := sysfs + "/class"
 	if parent != "" {
 		base = parent
 	}
+	if io.Files != nil {
+		return charDevicesOf(io, base, name)
+	}
+	rdmamapLock.Lock()
+	defer rdmamapLock.Unlock()
 	rdmamap.RdmaUverbsDir = base + "/infiniband_verbs"
 	rdmamap.RdmaUmadDir = base + "/infiniband_mad"
 	rdmamap.RdmaIbUcmDir = base + "/infiniband_cm"
@@ -132,6 +125,38 @@ func charDevices(sysfs, parent, name string) []string {
 	}
 	slices.Sort(names)
 	return names
+}
+
+// charDeviceClasses are the classes of character devices, and what begins the
+// names of their nodes.
+var charDeviceClasses = []struct {
+	class    string
+	prefixes []string
+}{
+	{"infiniband_cm", []string{rdmamap.RdmaUcmFilePrefix}},
+	{"infiniband_mad", []string{rdmamap.RdmaIssmFilePrefix, rdmamap.RdmaUmadFilxPrefix}},
+	{"infiniband_verbs", []string{rdmamap.RdmaUverbsFilxPrefix}},
+}
+
+// charDevicesOf finds what rdmamap.GetRdmaCharDevices does.
+func charDevicesOf(io *sysread.IO, base, name string) []string {
+	var found []string
+	for _, c := range charDeviceClasses {
+		nodes, err := sysread.ReadNames(io, base+"/"+c.class)
+		if err != nil {
+			continue
+		}
+		for _, node := range nodes {
+			if !slices.ContainsFunc(c.prefixes, func(prefix string) bool { return strings.Contains(node, prefix) }) {
+				continue
+			}
+			if owner, err := sysread.ReadOnce(io, base+"/"+c.class+"/"+node+"/ibdev"); err == nil && owner == name {
+				found = append(found, node)
+			}
+		}
+	}
+	slices.Sort(found)
+	return found
 }
 
 func uverbs(charDevices []string) string {
@@ -159,7 +184,7 @@ func planeParent(r *pass, sysfs string, id *Identity) string {
 		return ""
 	}
 	for _, sibling := range siblings {
-		if sibling != id.Name && uverbs(charDevices(sysfs, id.parentPath, sibling)) != "" {
+		if sibling != id.Name && uverbs(charDevices(r.io, sysfs, id.parentPath, sibling)) != "" {
 			return sibling
 		}
 	}

@@ -10,8 +10,21 @@ import (
 	"gdr_exporter/rdma/nldev"
 )
 
+// Netlink is what is asked of RDMA netlink, by one goroutine at a time. The
+// kernel's is [nldev.Conn].
+type Netlink interface {
+	Devices() ([]nldev.Device, error)
+	Port(device, port uint32) (nldev.Port, error)
+	Counters(device, port uint32) ([]nldev.Counter, error)
+	OptionalCounters(device, port uint32) ([]nldev.Optional, error)
+	Resources(device uint32) (map[string]uint64, error)
+	Contexts(device uint32) (uint64, error)
+	Memory(device uint32) (nldev.Memory, error)
+	Close() error
+}
+
 // Dialer opens a socket of the RDMA netlink family.
-type Dialer func() (*nldev.Conn, error)
+type Dialer func() (Netlink, error)
 
 // From says where a value comes from.
 type From string
@@ -26,7 +39,7 @@ const (
 type netlinkLister struct {
 	dial Dialer
 	io   *sysread.IO
-	conn *nldev.Conn
+	conn Netlink
 	err  error // why there is no list now, nil if there is one
 	sysread.Backoff
 }
@@ -71,7 +84,7 @@ func (l *netlinkLister) ask() ([]nldev.Device, error) {
 // memory of refusals, so that one that the driver does not offer costs nothing.
 type netlinkSide struct {
 	dial    Dialer
-	conn    *nldev.Conn
+	conn    Netlink
 	device  *nldev.Device // nil: netlink does not list the device, or another of its name
 	refused map[netlinkFact]*sysread.Backoff
 }
@@ -84,7 +97,7 @@ type netlinkFact struct {
 
 // ask makes a request unless it was refused lately, and reports whether there
 // is an answer. What a driver does not offer is no failure; anything else is.
-func (n *netlinkSide) ask(r *pass, kind string, port int, request func(conn *nldev.Conn, device uint32) error) bool {
+func (n *netlinkSide) ask(r *pass, kind string, port int, request func(conn Netlink, device uint32) error) bool {
 	if n.dial == nil || n.device == nil {
 		return false
 	}
@@ -114,7 +127,7 @@ func (n *netlinkSide) ask(r *pass, kind string, port int, request func(conn *nld
 	return false
 }
 
-func (n *netlinkSide) try(r *pass, request func(conn *nldev.Conn, device uint32) error) error {
+func (n *netlinkSide) try(r *pass, request func(conn Netlink, device uint32) error) error {
 	if n.conn == nil {
 		conn, err := n.dial()
 		if err != nil {
@@ -142,7 +155,7 @@ func (n *netlinkSide) close() {
 
 // port returns a port's states.
 func (n *netlinkSide) port(r *pass, number int) (port nldev.Port, ok bool) {
-	ok = n.ask(r, "PORT_GET", number, func(conn *nldev.Conn, device uint32) (err error) {
+	ok = n.ask(r, "PORT_GET", number, func(conn Netlink, device uint32) (err error) {
 		port, err = conn.Port(device, uint32(number))
 		return err
 	})
@@ -151,7 +164,7 @@ func (n *netlinkSide) port(r *pass, number int) (port nldev.Port, ok bool) {
 
 // counters returns a port's hw_counters.
 func (n *netlinkSide) counters(r *pass, number int) (counters []nldev.Counter, ok bool) {
-	ok = n.ask(r, "STAT_GET", number, func(conn *nldev.Conn, device uint32) (err error) {
+	ok = n.ask(r, "STAT_GET", number, func(conn Netlink, device uint32) (err error) {
 		counters, err = conn.Counters(device, uint32(number))
 		return err
 	})
@@ -160,7 +173,7 @@ func (n *netlinkSide) counters(r *pass, number int) (counters []nldev.Counter, o
 
 // optional returns the counters that can be switched on.
 func (n *netlinkSide) optional(r *pass, number int) (all []nldev.Optional) {
-	n.ask(r, "STAT_GET_STATUS", number, func(conn *nldev.Conn, device uint32) (err error) {
+	n.ask(r, "STAT_GET_STATUS", number, func(conn Netlink, device uint32) (err error) {
 		all, err = conn.OptionalCounters(device, uint32(number))
 		return err
 	})
@@ -169,7 +182,7 @@ func (n *netlinkSide) optional(r *pass, number int) (all []nldev.Optional) {
 
 // resources returns the number of objects by type, nil if not known.
 func (n *netlinkSide) resources(r *pass) (counts map[string]uint64) {
-	n.ask(r, "RES_GET", 0, func(conn *nldev.Conn, device uint32) (err error) {
+	n.ask(r, "RES_GET", 0, func(conn Netlink, device uint32) (err error) {
 		counts, err = conn.Resources(device)
 		return err
 	})
@@ -178,13 +191,13 @@ func (n *netlinkSide) resources(r *pass) (counts map[string]uint64) {
 
 // usage returns what processes hold of the device.
 func (n *netlinkSide) usage(r *pass) (usage Usage) {
-	if n.ask(r, "RES_CTX_GET", 0, func(conn *nldev.Conn, device uint32) (err error) {
+	if n.ask(r, "RES_CTX_GET", 0, func(conn Netlink, device uint32) (err error) {
 		usage.Contexts.Value, err = conn.Contexts(device)
 		return err
 	}) {
 		usage.Contexts.Known = true
 	}
-	if n.ask(r, "RES_MR_GET", 0, func(conn *nldev.Conn, device uint32) (err error) {
+	if n.ask(r, "RES_MR_GET", 0, func(conn Netlink, device uint32) (err error) {
 		usage.Memory.Value, err = conn.Memory(device)
 		return err
 	}) {

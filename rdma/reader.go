@@ -10,9 +10,8 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"gdr_exporter/collector/sysread"
+	"gdr_exporter/rdma/netdev"
 	"gdr_exporter/rdma/nldev"
 )
 
@@ -25,6 +24,8 @@ const MaxCounters = 128
 type Options struct {
 	// Sysfs is where sysfs is mounted, /sys on the host itself.
 	Sysfs string
+	// Files is where its files are read; nil: the running system.
+	Files sysread.Files
 	// Include decides by name which devices are read; nil reads all. It is
 	// asked before any file of a device is touched.
 	Include func(device string) bool
@@ -38,6 +39,9 @@ type Options struct {
 	// Ethtool asks the kernel about the netdevs of Ethernet ports: ethtool
 	// statistics, PFC and trust (DCB). Without it only their sysfs is read.
 	Ethtool bool
+	// Kernel returns what answers those questions, for one port each; nil: the
+	// running kernel, whatever Sysfs is.
+	Kernel func() netdev.Kernel
 	// EthtoolAll shows the ethtool statistics too that few need, see
 	// netdev.Options.Extra.
 	EthtoolAll bool
@@ -94,7 +98,7 @@ func NewReader(options Options) *Reader {
 		options.Now = time.Now
 	}
 	r := &Reader{options: options, known: map[identityKey]*DeviceReader{}}
-	r.io.Descriptors = options.Descriptors
+	r.io.Descriptors, r.io.Files = options.Descriptors, options.Files
 	r.netlink = netlinkLister{dial: options.Netlink, io: &r.io}
 	return r
 }
@@ -168,13 +172,12 @@ func (r *Reader) key(class, name string, listing *Listing) (identityKey, bool) {
 	if !r.included(name, listing) {
 		return identityKey{}, false
 	}
-	var stat unix.Stat_t
-	err := unix.Stat(class+"/"+name, &stat)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && stat.Mode&unix.S_IFMT != unix.S_IFDIR {
+	info, err := r.io.Stat(class + "/" + name)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Kind != sysread.KindDir {
 		return identityKey{}, false
 	}
 	// Any other failure is left to the device's own reader to meet and report.
-	return identityKey{name: name, inode: stat.Ino}, true
+	return identityKey{name: name, inode: info.Inode}, true
 }
 
 // rdmamapLock guards rdmamap's package variables; see charDevices.
@@ -182,12 +185,12 @@ var rdmamapLock sync.Mutex
 
 // underSysfs resolves a path and returns it only if it lies below root, so that
 // a link planted in a fixture or a foreign mount cannot lead elsewhere.
-func underSysfs(root, path string) (string, error) {
-	resolved, err := filepath.EvalSymlinks(path)
+func underSysfs(io *sysread.IO, root, path string) (string, error) {
+	resolved, err := io.EvalSymlinks(path)
 	if err != nil {
 		return "", err
 	}
-	base, err := filepath.EvalSymlinks(root)
+	base, err := io.EvalSymlinks(root)
 	if err != nil {
 		return "", err
 	}

@@ -72,5 +72,5 @@ func (c *config) netlinkDialer() rdma.Dialer {
 	if !c.netlink {
 		return nil
 	}
-	return func() (*nldev.Conn, error) { return nldev.Dial(netlinkTimeout) }
+	return func() (rdma.Netlink, error) { return nldev.Dial(netlinkTimeout) }
 }

@@ -33,6 +33,9 @@ func NewAttr(path string) Attr { return Attr{path: path, fd: -1} }
 // Read returns the attribute's text without surrounding white space, in buf.
 // A descriptor whose device has gone is opened again once.
 func (a *Attr) Read(io *IO, buf []byte) ([]byte, error) {
+	if io.Files != nil {
+		return readText(io, a.path, buf)
+	}
 	if a.fd >= 0 {
 		text, err := pread(io, a.fd, buf)
 		if !Vanished(err) {
@@ -72,6 +75,10 @@ func (a *Attr) Close(io *IO) {
 
 // ReadOnce reads an attribute that is not worth a descriptor of its own.
 func ReadOnce(io *IO, path string) (string, error) {
+	if io.Files != nil {
+		text, err := readText(io, path, make([]byte, AttrSize))
+		return string(text), err
+	}
 	fd, err := open(io, path)
 	if err != nil {
 		return "", err
@@ -106,16 +113,37 @@ func pread(io *IO, fd int, buf []byte) ([]byte, error) {
 			continue
 		case err != nil:
 			return nil, err
-		case n == len(buf):
-			return nil, fmt.Errorf("%w: longer than %d bytes", ErrInvalid, len(buf)-1)
 		}
-		return bytes.TrimSpace(buf[:n]), nil
+		return attrText(buf, n)
 	}
+}
+
+// attrText is the text of n bytes read into buf.
+func attrText(buf []byte, n int) ([]byte, error) {
+	if n == len(buf) {
+		return nil, fmt.Errorf("%w: longer than %d bytes", ErrInvalid, len(buf)-1)
+	}
+	return bytes.TrimSpace(buf[:n]), nil
+}
+
+// readText reads an attribute of other files than the system's.
+func readText(io *IO, path string, buf []byte) ([]byte, error) {
+	io.opens.Add(1)
+	io.reads.Add(1)
+	n, err := io.Files.ReadAt(path, buf, 0)
+	if err != nil {
+		return nil, err
+	}
+	return attrText(buf, n)
 }
 
 // ReadNames returns the sorted names in a directory.
 func ReadNames(io *IO, dir string) ([]string, error) {
 	io.opens.Add(1)
+	if io.Files != nil {
+		io.reads.Add(1)
+		return namesOf(io.Files, dir)
+	}
 	f, err := os.Open(dir)
 	if err != nil {
 		return nil, err

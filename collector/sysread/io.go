@@ -2,12 +2,15 @@ package sysread
 
 import "sync/atomic"
 
-// IO counts what a reader asks of the kernel and bounds the descriptors that it
-// keeps open. The zero value keeps none.
+// IO is a reader's way to the kernel's files: it counts what is asked of the
+// kernel and bounds the descriptors kept open. The zero value keeps none.
 type IO struct {
 	// Descriptors is the largest number of files to keep open; further ones
 	// are opened at each read. 0 keeps none.
 	Descriptors int64
+	// Files is where files are read; nil: the running system, with descriptors
+	// kept open, which others than the system have none of.
+	Files Files
 
 	opens, reads, requests, held atomic.Int64
 }

@@ -95,16 +95,16 @@ func (b *build) ids(f *function) {
 
 // identify finds the functions that matter among all.
 func (b *build) identify() {
-	functions := make(map[string]*function, len(b.pci.entries))
-	for _, e := range b.pci.entries {
-		if !addressPattern.MatchString(e.name) {
+	functions := make(map[string]*function, len(b.pci.Entries()))
+	for _, e := range b.pci.Entries() {
+		if !addressPattern.MatchString(e.Name) {
 			continue
 		}
-		f := b.functions[e.name]
-		if f == nil || f.inode != e.inode {
-			f = &function{address: e.name, inode: e.inode}
+		f := b.functions[e.Name]
+		if f == nil || f.inode != e.Inode {
+			f = &function{address: e.Name, inode: e.Inode}
 		}
-		functions[e.name] = f
+		functions[e.Name] = f
 		if !f.identified {
 			b.classify(f)
 		}
@@ -126,7 +126,7 @@ func (b *build) classify(f *function) {
 		return
 	case err != nil:
 		b.fail(f.address, "class", err)
-		f.gpu = linkBase(b.path(f, "driver")) == driverNVIDIA
+		f.gpu = b.io.LinkBase(b.path(f, "driver")) == driverNVIDIA
 		return
 	}
 	f.class, f.identified, f.gpu = class, true, false
@@ -137,9 +137,9 @@ func (b *build) classify(f *function) {
 	b.ids(f)
 	f.identified = f.vendor.Known
 	f.dataDirect = class == classDataDirect && f.vendor.Value == vendorMellanox
-	nvidia := f.vendor.Value == vendorNVIDIA || !f.vendor.Known && linkBase(b.path(f, "driver")) == driverNVIDIA
+	nvidia := f.vendor.Value == vendorNVIDIA || !f.vendor.Known && b.io.LinkBase(b.path(f, "driver")) == driverNVIDIA
 	f.gpu = display && nvidia || b.standIns[fmt.Sprintf("%04x:%04x", f.vendor.Value, f.device.Value)]
-	if f.gpu && linkBase(b.path(f, "physfn")) != "" {
+	if f.gpu && b.io.LinkBase(b.path(f, "physfn")) != "" {
 		f.gpu = false // a slice of a GPU for a virtual machine (vGPU)
 	}
 }
@@ -163,7 +163,7 @@ func (b *build) locate(address string) *endpoint {
 		return nil
 	}
 	b.io.Request()
-	path, err := followLink(b.options.Sysfs, "bus/pci/devices/"+address)
+	path, err := followLink(&b.io, b.options.Sysfs, "bus/pci/devices/"+address)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			b.leave(f)
@@ -211,8 +211,8 @@ func (b *build) leave(f *function) {
 // and the name in bus/pci/devices last. Kernels without NUMA have no such file.
 func (b *build) leaves(f *function, err error) bool {
 	switch {
-	case sysread.Absent(err) && vanished(b.path(f, "class"), err),
-		errors.Is(err, syscall.ENODEV) && vanished(b.path(f, "numa_node"), err):
+	case sysread.Absent(err) && vanished(&b.io, b.path(f, "class"), err),
+		errors.Is(err, syscall.ENODEV) && vanished(&b.io, b.path(f, "numa_node"), err):
 		b.leave(f)
 		return true
 	}
@@ -236,7 +236,7 @@ func (b *build) findGPUs() {
 		}
 		// The driver first: of a function that is still there after it, an absent
 		// link means unbound and not removed.
-		driver := linkBase(b.path(f, "driver"))
+		driver := b.io.LinkBase(b.path(f, "driver"))
 		if b.missing(address) {
 			continue
 		}
@@ -353,7 +353,7 @@ func (b *build) choose() {
 // shows which they are, else all that are not put aside. A virtual function
 // whose physical one is a NIC here shares that one's link and errors.
 func (b *build) reads(address string) bool {
-	if physical := linkBase(b.path(b.functions[address], "physfn")); b.nics[physical] != nil {
+	if physical := b.io.LinkBase(b.path(b.functions[address], "physfn")); b.nics[physical] != nil {
 		return false
 	}
 	role := b.roleOf(address)
@@ -409,7 +409,7 @@ func (b *build) node(address string) Node {
 	f := b.functions[address]
 	b.ids(f)
 	n := Node{Address: address, Kind: b.wanted[address], Vendor: f.vendor.Value, Device: f.device.Value, Class: f.class}
-	n.Driver = linkBase(b.path(f, "driver"))
+	n.Driver = b.io.LinkBase(b.path(f, "driver"))
 	n.HadNVIDIA = b.bound[address].had
 	if f.identified && f.class == 0 { // IncludeGPU kept us from looking
 		n.Class = b.number(f, "class").Value
@@ -420,8 +420,8 @@ func (b *build) node(address string) Node {
 	if n.NUMANode.Known {
 		n.LocalCPUs = b.text(f, "local_cpulist")
 	}
-	n.PhysicalFunction = linkBase(b.path(f, "physfn"))
-	if n.IOMMUGroup = linkBase(b.path(f, "iommu_group")); n.IOMMUGroup != "" {
+	n.PhysicalFunction = b.io.LinkBase(b.path(f, "physfn"))
+	if n.IOMMUGroup = b.io.LinkBase(b.path(f, "iommu_group")); n.IOMMUGroup != "" {
 		n.IOMMUType = b.groupType(n.IOMMUGroup)
 	}
 	if n.Kind == KindNIC {

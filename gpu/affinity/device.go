@@ -2,7 +2,6 @@ package affinity
 
 import (
 	"errors"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -22,11 +21,11 @@ type device struct {
 // findDevices lists the included RDMA devices by name, without the planes.
 func (b *build) findDevices() {
 	b.devices = nil
-	for _, e := range b.class.entries {
-		if b.options.IncludeRDMA != nil && !b.options.IncludeRDMA(e.name) {
+	for _, e := range b.class.Entries() {
+		if b.options.IncludeRDMA != nil && !b.options.IncludeRDMA(e.Name) {
 			continue
 		}
-		if d := b.device(e.name); d != nil && !b.plane(d) {
+		if d := b.device(e.Name); d != nil && !b.plane(d) {
 			b.devices = append(b.devices, d)
 		}
 	}
@@ -42,12 +41,12 @@ func (b *build) device(name string) *device {
 	}
 	link := "class/infiniband/" + name
 	b.io.Request()
-	path, err := followLink(b.options.Sysfs, link)
+	path, err := followLink(&b.io, b.options.Sysfs, link)
 	switch {
 	case err == nil:
 		d.parent = filepath.Dir(filepath.Dir(path))
 	case errors.Is(err, syscall.EINVAL): // no link
-		if info, err := os.Stat(b.options.Sysfs + "/" + link); err != nil || !info.IsDir() {
+		if info, err := b.io.Stat(b.options.Sysfs + "/" + link); err != nil || info.Kind != sysread.KindDir {
 			return nil
 		}
 		// A directory, as in a copy of the tree.
@@ -69,11 +68,11 @@ func (b *build) device(name string) *device {
 
 // resolve follows all links of a path below sysfs.
 func (b *build) resolve(path string) (string, error) {
-	root, err := filepath.EvalSymlinks(b.options.Sysfs)
+	root, err := b.io.EvalSymlinks(b.options.Sysfs)
 	if err != nil {
 		return "", err
 	}
-	if path, err = filepath.EvalSymlinks(filepath.Join(b.options.Sysfs, path)); err != nil {
+	if path, err = b.io.EvalSymlinks(filepath.Join(b.options.Sysfs, path)); err != nil {
 		return "", err
 	}
 	if path, err = filepath.Rel(root, path); err != nil || !filepath.IsLocal(path) {
@@ -124,7 +123,7 @@ func (b *build) netdevFunction(netdev string) string {
 		return ""
 	}
 	b.io.Request()
-	path, err := followLink(b.options.Sysfs, "class/net/"+netdev)
+	path, err := followLink(&b.io, b.options.Sysfs, "class/net/"+netdev)
 	if err != nil {
 		return ""
 	}

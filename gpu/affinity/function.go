@@ -1,14 +1,10 @@
 package affinity
 
 import (
-	"errors"
 	"fmt"
-	"os"
 	"sync/atomic"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"gdr_exporter/collector/sysread"
 )
@@ -98,7 +94,7 @@ func (f *FunctionReader) fail(source string, err error) {
 // function that is being taken away is no failure.
 func (f *FunctionReader) text(dir, name string) (text string, ok bool) {
 	text, err := sysread.ReadOnce(f.io, dir+"/"+name)
-	if err != nil && !sysread.Absent(err) && !vanished(dir+"/"+name, err) {
+	if err != nil && !sysread.Absent(err) && !vanished(f.io, dir+"/"+name, err) {
 		f.fail(name, err)
 	}
 	return text, err == nil
@@ -107,11 +103,11 @@ func (f *FunctionReader) text(dir, name string) (text string, ok bool) {
 // vanished reports whether err comes of the function being removed: of a file
 // that the kernel takes away meanwhile, reading says ENODEV, and the next look
 // that there is none. The function's directory goes last.
-func vanished(path string, err error) bool {
+func vanished(io *sysread.IO, path string, err error) bool {
 	if !sysread.Vanished(err) {
 		return false
 	}
-	_, err = os.Lstat(path)
+	_, err = io.Lstat(path)
 	return err != nil
 }
 
@@ -136,7 +132,7 @@ func (f *FunctionReader) readPower() (state sysread.Maybe[string], awake bool) {
 	case sysread.Absent(err):
 		status, _ := f.text(f.dir, "power/runtime_status")
 		return state, status != "suspended"
-	case !vanished(f.power.Path(), err):
+	case !vanished(f.io, f.power.Path(), err):
 		f.fail("power_state", err)
 	}
 	return state, false
@@ -213,45 +209,21 @@ func (f *FunctionReader) readConfig() {
 
 func (f *FunctionReader) readSpace(dir string) (configReading, bool) {
 	const name = "config"
-	fd, err := openFile(f.io, dir+"/"+name)
+	file, err := sysread.Open(f.io, dir+"/"+name)
 	if err != nil {
-		if !sysread.Absent(err) && !vanished(dir+"/"+name, err) {
+		if !sysread.Absent(err) && !vanished(f.io, dir+"/"+name, err) {
 			f.fail(name, err)
 		}
 		return configReading{}, false
 	}
-	defer func() { _ = unix.Close(fd) }()
-	read, err := readConfig(func(to []byte, offset int) (int, error) { return preadAll(f.io, fd, to, offset) })
+	defer file.Close()
+	read, err := readConfig(func(to []byte, offset int) (int, error) { return file.ReadAt(to, int64(offset)) })
 	switch {
-	case err != nil && !vanished(dir+"/"+name, err):
+	case err != nil && !vanished(f.io, dir+"/"+name, err):
 		f.fail(name, err)
 	case err == nil && !read.answers.Value:
 		f.fail(name, errAllOnes)
 	}
 	// What was read before a failure stands.
 	return read, err == nil && read.answers.Value
-}
-
-// maxInterrupted bounds how often a call is repeated that answers EINTR.
-const maxInterrupted = 10
-
-func openFile(io *sysread.IO, path string) (fd int, err error) {
-	for range maxInterrupted {
-		io.Request()
-		if fd, err = unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0); !errors.Is(err, syscall.EINTR) {
-			break
-		}
-	}
-	return fd, err
-}
-
-// preadAll reads what there is at offset, at most len(to).
-func preadAll(io *sysread.IO, fd int, to []byte, offset int) (n int, err error) {
-	for range maxInterrupted {
-		io.Request()
-		if n, err = unix.Pread(fd, to, int64(offset)); !errors.Is(err, syscall.EINTR) {
-			break
-		}
-	}
-	return max(n, 0), err
 }

@@ -13,6 +13,8 @@ import (
 // Options say what a Reader reads.
 type Options struct {
 	Sysfs string // where sysfs is mounted
+	// Files is where its files are read; nil: the running system.
+	Files sysread.Files
 	// IncludeRDMA and IncludeGPU decide by device name and by PCI address; nil:
 	// all. They are asked before anything of a device is opened, so of any PCI
 	// function: one that is refused is not looked at whether it is a GPU.
@@ -41,7 +43,7 @@ type Reader struct {
 	io       sysread.IO
 	standIns map[string]bool
 
-	pci, class directory
+	pci, class sysread.Dir
 	functions  map[string]*function // all PCI functions, by address
 	devices    []*device            // the included RDMA devices, by name
 	gpus       []*function
@@ -79,12 +81,12 @@ func NewReader(options Options) *Reader {
 	r := &Reader{
 		options: options, standIns: map[string]bool{}, functions: map[string]*function{}, bound: map[string]history{},
 		readers: map[string]*FunctionReader{}, stale: true,
-		pci: directory{path: options.Sysfs + "/bus/pci/devices"}, class: directory{path: options.Sysfs + "/class/infiniband"},
+		pci: sysread.Dir{Path: options.Sysfs + "/bus/pci/devices"}, class: sysread.Dir{Path: options.Sysfs + "/class/infiniband"},
 	}
 	for _, id := range options.StandIns {
 		r.standIns[id] = true
 	}
-	r.io.Descriptors = options.Descriptors
+	r.io.Descriptors, r.io.Files = options.Descriptors, options.Files
 	return r
 }
 
@@ -116,14 +118,13 @@ func (r *Reader) List() (Listing, []*FunctionReader, error) {
 // without RDMA lacks a directory.
 func (r *Reader) scan() error {
 	for _, dir := range []struct {
-		*directory
+		*sysread.Dir
 		name string
 	}{{&r.pci, "bus/pci/devices"}, {&r.class, "class/infiniband"}} {
-		differs, err := dir.scan(&r.io)
+		differs, err := dir.Scan(&r.io)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			differs = len(dir.entries) > 0
-			dir.entries = nil
+			differs = dir.Clear()
 		case err != nil:
 			return sysread.ReadError{Source: dir.name, Err: err}
 		}
@@ -136,13 +137,13 @@ func (r *Reader) scan() error {
 func (r *Reader) rebound() bool {
 	return slices.ContainsFunc(r.gpus, func(f *function) bool {
 		r.io.Request()
-		return linkBase(r.path(f, "driver")) != f.driver
+		return r.io.LinkBase(r.path(f, "driver")) != f.driver
 	})
 }
 
 // path returns the path of a file of a function.
 func (r *Reader) path(f *function, name string) string {
-	return r.pci.path + "/" + f.address + "/" + name
+	return r.pci.Path + "/" + f.address + "/" + name
 }
 
 // build makes the listing anew.

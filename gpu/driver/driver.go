@@ -22,6 +22,8 @@ import (
 // Options say where a Reader reads.
 type Options struct {
 	Sysfs, Procfs string
+	// Files is where files are read; nil: the running system.
+	Files sysread.Files
 	// Roots are the directories in which the driver's libraries are looked for,
 	// see --path.driver-root, and the list of modules of the running kernel.
 	Roots []string
@@ -115,7 +117,9 @@ func NewReader(options Options) *Reader {
 	if options.Mounts == "" {
 		options.Mounts = "/proc/self/mountinfo"
 	}
-	return &Reader{options: options, refused: map[string]time.Time{}, deps: map[string]depFile{}}
+	r := &Reader{options: options, refused: map[string]time.Time{}, deps: map[string]depFile{}}
+	r.io.Files = options.Files
+	return r
 }
 
 // Name names the reader among the devices of the collector driver.

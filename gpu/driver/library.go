@@ -2,7 +2,6 @@ package driver
 
 import (
 	"errors"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -35,7 +34,7 @@ func (p *pass) library() sysread.Maybe[Library] {
 				path := filepath.Join(root, dir, name)
 				version := ""
 				o := p.try(deviceName, filepath.Join(dir, name), path, func() (err error) {
-					version, err = libraryVersion(root, path, strings.TrimSuffix(name, "1"))
+					version, err = libraryVersion(&p.io, root, path, strings.TrimSuffix(name, "1"))
 					return err
 				})
 				if o == found && version != "" {
@@ -54,12 +53,12 @@ const maxLinks = 40
 // and returns the version; "" if there is none. An absolute target is below
 // root, as it is for a program that runs there. A link that leads nowhere is
 // no library.
-func libraryVersion(root, path, stem string) (string, error) {
+func libraryVersion(io *sysread.IO, root, path, stem string) (string, error) {
 	for range maxLinks {
 		if suffix, is := strings.CutPrefix(filepath.Base(path), stem); is && driverVersion.MatchString(suffix) {
-			return suffix, unix.Access(path, unix.F_OK)
+			return suffix, io.Access(path)
 		}
-		target, err := os.Readlink(path)
+		target, err := io.Readlink(path)
 		switch {
 		case errors.Is(err, unix.EINVAL): // no link
 			return "", nil

@@ -2,8 +2,7 @@ package driver
 
 import (
 	"bytes"
-
-	"golang.org/x/sys/unix"
+	"slices"
 
 	"gdr_exporter/collector/sysread"
 )
@@ -57,9 +56,8 @@ func (p *pass) moduleFile(name, file string) string {
 func (p *pass) inode(name string) (inode uint64, o outcome) {
 	path := p.options.Sysfs + "/module/" + name
 	o = p.try(name, "module/"+name, path, func() error {
-		var st unix.Stat_t
-		err := unix.Stat(path, &st)
-		inode = st.Ino
+		info, err := p.io.Stat(path)
+		inode = info.Inode
 		return err
 	})
 	return inode, o
@@ -109,7 +107,7 @@ func (p *pass) stateless(name string, inode uint64) State {
 	path := p.options.Procfs + "/modules"
 	listed := false
 	o := p.try(name, "modules", path, func() error {
-		text, err := long(path, maxModuleList)
+		text, err := p.io.ReadLines(path, maxModuleList, ours)
 		listed = err == nil && lists(text, name)
 		return err
 	})
@@ -125,12 +123,24 @@ func (p *pass) stateless(name string, inode uint64) State {
 	return StateBuiltin
 }
 
+// ours selects the lines of /proc/modules about modules that are looked for.
+func ours(line []byte) bool {
+	about := func(name string) bool { return names(line, name) }
+	return slices.ContainsFunc(Modules, about) || slices.ContainsFunc(PeerModules, about)
+}
+
 // lists reports whether /proc/modules has a line of the module.
 func lists(text []byte, name string) bool {
 	for line := range bytes.Lines(text) {
-		if first, _, _ := bytes.Cut(line, []byte(" ")); string(first) == name {
+		if names(line, name) {
 			return true
 		}
 	}
 	return false
+}
+
+// names reports whether a line of /proc/modules is about the module.
+func names(line []byte, name string) bool {
+	first, _, _ := bytes.Cut(line, []byte(" "))
+	return string(first) == name
 }

@@ -4,8 +4,7 @@ import (
 	"bytes"
 	"path/filepath"
 	"strings"
-
-	"golang.org/x/sys/unix"
+	"time"
 
 	"gdr_exporter/collector/sysread"
 )
@@ -24,7 +23,7 @@ type depList struct {
 type depFile struct {
 	inode uint64
 	size  int64
-	mtime unix.Timespec
+	mtime time.Time
 	list  depList
 }
 
@@ -77,18 +76,18 @@ func (p *pass) depList(root, release string) (depList, outcome) {
 
 // readDep reads a modules.dep, or takes what it said if it has not changed.
 func (p *pass) readDep(path string) (depList, error) {
-	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
+	info, err := p.io.Stat(path)
+	if err != nil {
 		delete(p.deps, path)
 		return depList{}, err
 	}
-	now := depFile{inode: st.Ino, size: st.Size, mtime: st.Mtim}
+	now := depFile{inode: info.Inode, size: info.Size, mtime: info.Modified}
 	before, known := p.deps[path]
-	if known && before.inode == now.inode && before.size == now.size && before.mtime == now.mtime {
+	if known && before.inode == now.inode && before.size == now.size && before.mtime.Equal(now.mtime) {
 		return before.list, nil
 	}
 	delete(p.deps, path)
-	text, err := long(path, maxDepFile)
+	text, err := p.io.ReadLines(path, maxDepFile, depLines())
 	if err != nil {
 		return depList{}, err
 	}
@@ -98,17 +97,42 @@ func (p *pass) readDep(path string) (depList, error) {
 	return now.list, err
 }
 
+// depLines selects the lines of a modules.dep that matter, and the first of any
+// module: a list without one is none.
+func depLines() func(line []byte) bool {
+	first := true
+	return func(line []byte) bool {
+		name, isModule := depEntry(line)
+		if !isModule {
+			return false
+		}
+		kept := first || matters(name)
+		first = false
+		return kept
+	}
+}
+
+// depEntry returns the name of the module that a line of a modules.dep is about.
+func depEntry(line []byte) (name string, isModule bool) {
+	file, _, isEntry := bytes.Cut(line, []byte(":"))
+	if !isEntry {
+		return "", false
+	}
+	return moduleOfFile(file[bytes.LastIndexByte(file, '/')+1:])
+}
+
+// matters reports whether parseDep looks for a module.
+func matters(name string) bool {
+	return isDriverModule(name, "_peermem") || name == moduleNvPeerMem || isDriverModule(name, "_uvm")
+}
+
 // parseDep reads the text of a modules.dep: a module's file, a colon, and the
 // files of the modules that it needs.
 func parseDep(text []byte) (depList, error) {
 	list := depList{peers: map[string]bool{}}
 	modules := 0
 	for line := range bytes.Lines(text) {
-		file, _, isEntry := bytes.Cut(line, []byte(":"))
-		if !isEntry {
-			continue
-		}
-		name, isModule := moduleOfFile(file[bytes.LastIndexByte(file, '/')+1:])
+		name, isModule := depEntry(line)
 		if !isModule {
 			continue
 		}

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"gdr_exporter/collector/sysread"
 )
 
 func TestParseProcVersion(t *testing.T) {
@@ -103,11 +105,11 @@ func TestLongFile(t *testing.T) {
 		if err := os.WriteFile(path, []byte(strings.Repeat("x", size)), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if text, err := long(path, 1<<18); err != nil || len(text) != size {
+		if text, err := new(sysread.IO).ReadLines(path, 1<<18, nil); err != nil || len(text) != size {
 			t.Errorf("%d of %d bytes, %v", len(text), size, err)
 		}
 	}
-	if text, err := long(path, 1<<18-1); err == nil {
+	if text, err := new(sysread.IO).ReadLines(path, 1<<18-1, nil); err == nil {
 		t.Errorf("%d bytes of a file too long", len(text))
 	}
 }
@@ -166,7 +168,7 @@ func FuzzLibraryVersion(f *testing.F) {
 		if os.Symlink(target, path) != nil {
 			return
 		}
-		if got, err := libraryVersion(root, path, "libnvidia-ml.so."); got != "" && err == nil {
+		if got, err := libraryVersion(&sysread.IO{}, root, path, "libnvidia-ml.so."); got != "" && err == nil {
 			t.Errorf("%q: %q of a link that leads nowhere", target, got)
 		}
 	})

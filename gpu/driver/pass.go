@@ -1,12 +1,8 @@
 package driver
 
 import (
-	"errors"
 	"regexp"
-	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"gdr_exporter/collector/sysread"
 )
@@ -106,7 +102,7 @@ func (p *pass) number(device, source, path string) sysread.Maybe[uint64] {
 // exists is access(path, F_OK), as libraries ask: a file may be seen that may
 // not be read.
 func (p *pass) exists(device, source, path string) sysread.Maybe[bool] {
-	switch p.try(device, source, "access "+path, func() error { return unix.Access(path, unix.F_OK) }) {
+	switch p.try(device, source, "access "+path, func() error { return p.io.Access(path) }) {
 	case found:
 		return sysread.Some(true)
 	case absent:
@@ -123,31 +119,4 @@ func (p *pass) names(device, source, path string) (names []string, o outcome) {
 		return err
 	})
 	return names, o
-}
-
-// long reads a file of up to limit bytes, more than which is an error. procfs
-// files made by seq_file and plain files may need several reads.
-func long(path string, limit int) ([]byte, error) {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = unix.Close(fd) }()
-	var text []byte
-	buf := make([]byte, 1<<16)
-	for interrupted := 0; ; {
-		n, err := unix.Read(fd, buf)
-		switch {
-		case errors.Is(err, syscall.EINTR) && interrupted < 10:
-			interrupted++
-			continue
-		case err != nil:
-			return nil, err
-		case n == 0:
-			return text, nil
-		case len(text)+n > limit:
-			return nil, sysread.Invalid("too long: " + string(buf[:min(n, 20)]))
-		}
-		text = append(text, buf[:n]...)
-	}
 }

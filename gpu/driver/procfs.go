@@ -25,7 +25,7 @@ func procFile[T any](p *pass, file string, parse func(text []byte) (T, error)) s
 	source := "driver/nvidia/" + file
 	path := p.options.Procfs + "/" + source
 	o := p.try(deviceName, source, path, func() error {
-		text, err := long(path, maxProcFile)
+		text, err := p.io.ReadLines(path, maxProcFile, nil)
 		if err == nil {
 			value, err = parse(text)
 		}
@@ -157,16 +157,11 @@ func (p *pass) procGPUs() sysread.Maybe[[]string] {
 // procfs: libnvidia-container puts a tmpfs there with the GPUs that it gives to
 // the container.
 func (p *pass) partial() bool {
-	text, err := long(p.options.Mounts, 1<<20)
-	if err != nil {
-		return false
-	}
 	dir := p.options.Procfs + "/driver/nvidia"
-	for line := range strings.Lines(string(text)) {
-		fields := strings.Fields(line) // id, parent, device, root, mount point, ...
-		if len(fields) > 4 && (fields[4] == dir || strings.HasPrefix(fields[4], dir+"/")) {
-			return true
-		}
+	over := func(line []byte) bool {
+		fields := strings.Fields(string(line)) // id, parent, device, root, mount point, ...
+		return len(fields) > 4 && (fields[4] == dir || strings.HasPrefix(fields[4], dir+"/"))
 	}
-	return false
+	text, err := p.io.ReadLines(p.options.Mounts, 1<<20, over)
+	return err == nil && len(text) > 0
 }

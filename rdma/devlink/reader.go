@@ -3,7 +3,7 @@ package devlink
 import (
 	"errors"
 	"fmt"
-	"os"
+	"io/fs"
 	"syscall"
 	"time"
 
@@ -53,7 +53,7 @@ type Reader struct {
 }
 
 // NewReader returns a reader of the running kernel; nothing is opened yet.
-func NewReader() *Reader { return NewReaderOf(dial) }
+func NewReader() *Reader { return NewReaderOf(Dial) }
 
 // NewReaderOf returns a reader of what dial connects to: the running kernel's
 // stand-in.
@@ -116,7 +116,7 @@ func (r *Reader) fetch() ([]Reporter, error) {
 // absent reports whether err says that there is no devlink, or one from before
 // health reporters (5.1).
 func absent(err error) bool {
-	return errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.EOPNOTSUPP) || errors.Is(err, syscall.EPROTONOSUPPORT)
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.EOPNOTSUPP) || errors.Is(err, syscall.EPROTONOSUPPORT)
 }
 
 // socket is the running kernel's.
@@ -125,7 +125,8 @@ type socket struct {
 	family uint16
 }
 
-func dial() (Conn, error) {
+// Dial opens a socket of the running kernel's devlink.
+func Dial() (Conn, error) {
 	c, err := genetlink.Dial(nil)
 	if err != nil {
 		return nil, fmt.Errorf("generic netlink socket: %w", err)
@@ -154,7 +155,7 @@ func familyID(c *genetlink.Conn) (uint16, error) {
 			return family.ID, nil
 		}
 	}
-	return 0, fmt.Errorf("generic netlink family %s: %w", familyName, os.ErrNotExist)
+	return 0, fmt.Errorf("generic netlink family %s: %w", familyName, fs.ErrNotExist)
 }
 
 func (s *socket) Close() { _ = s.conn.Close() }

@@ -49,6 +49,10 @@ type linux struct {
 	route *netlink.Conn
 }
 
+// NewKernel returns the running kernel, in the network namespace of the process;
+// nothing is opened yet.
+func NewKernel() Kernel { return &linux{fd: -1} }
+
 // Close closes the sockets; they are opened again when needed.
 func (k *linux) Close() {
 	if k.fd >= 0 {

@@ -50,7 +50,7 @@ type Reader struct {
 func NewReader(options Options) *Reader {
 	r := &Reader{options: options, kernel: options.Kernel}
 	if r.kernel == nil && !options.SysfsOnly {
-		r.kernel = &linux{fd: -1}
+		r.kernel = NewKernel()
 	}
 	if r.options.IO == nil {
 		r.options.IO = &sysread.IO{}

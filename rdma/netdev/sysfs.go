@@ -2,8 +2,6 @@ package netdev
 
 import (
 	"errors"
-	"os"
-	"path/filepath"
 	"strconv"
 	"syscall"
 
@@ -16,9 +14,7 @@ func (p *pass) readSysfs() {
 	p.reading.MTU = p.number("mtu")
 	p.reading.CarrierUps = p.number("carrier_up_count")
 	p.reading.CarrierDowns = p.number("carrier_down_count")
-	if target, err := os.Readlink(p.dir + "/device/driver"); err == nil {
-		p.reading.Driver = filepath.Base(target)
-	}
+	p.reading.Driver = p.options.IO.LinkBase(p.dir + "/device/driver")
 }
 
 // text reads a small file of the interface's directory, "" if there is none.

@@ -2,17 +2,21 @@ package nldev
 
 import (
 	"bytes"
-	"os"
 	"strconv"
+
+	"gdr_exporter/collector/sysread"
 )
 
 // sockets lists the netlink sockets of the process's network namespace, the
 // kernel's own among them: a family that is registered has one.
 const sockets = "/proc/self/net/netlink"
 
+// maxSockets bounds the table, which has some 100 bytes a socket.
+const maxSockets = 1 << 24
+
 // registered reports whether the kernel has the RDMA netlink family.
 func registered() bool {
-	table, err := os.ReadFile(sockets)
+	table, err := sysread.System.ReadLines(sockets, maxSockets, func(line []byte) bool { return listed(line, family) })
 	return err == nil && listed(table, family)
 }
 

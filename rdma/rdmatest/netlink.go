@@ -35,7 +35,7 @@ func (t *Tree) Netlink() *Netlink {
 }
 
 // Dial opens a connection.
-func (n *Netlink) Dial() (*nldev.Conn, error) {
+func (n *Netlink) Dial() (rdma.Netlink, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.down != nil {
