@@ -22,6 +22,7 @@ import (
 	"gdr_exporter/gpu/affinity"
 	"gdr_exporter/gpu/driver"
 	"gdr_exporter/gpu/gputest"
+	nvmltape "gdr_exporter/gpu/tape"
 )
 
 // gpuOptions are those of the exporter.
@@ -160,11 +161,11 @@ func TestGPURecorded(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			tape, err := gputest.ParseTape(text)
+			tape, err := nvmltape.Parse(text)
 			if err != nil {
 				t.Fatal(err)
 			}
-			reading := readMachine(t, nil, gpu.Options{Open: gputest.Play(tape).Open, SlowInterval: time.Minute, NVLink: true, Fabric: true}, 0)
+			reading := readMachine(t, nil, gpu.Options{Open: nvmltape.Play(tape).Open, SlowInterval: time.Minute, NVLink: true, Fabric: true}, 0)
 			comparePage(t, gpuPage(gpuSnapshot(reading, nil, nil)), filepath.Join("testdata", "gpu", strings.TrimSuffix(filepath.Base(file), ".json")+".metrics"))
 		})
 	}

@@ -16,7 +16,7 @@ import (
 
 	"gdr_exporter/collector/sysread"
 	"gdr_exporter/gpu"
-	"gdr_exporter/gpu/gputest"
+	nvmltape "gdr_exporter/gpu/tape"
 )
 
 // TestOnGPU reads a real machine and compares every value with nvidia-smi's of
@@ -29,7 +29,7 @@ func TestOnGPU(t *testing.T) {
 	if os.Getenv("GDR_ON_GPU") != "1" {
 		t.Skip("GDR_ON_GPU=1 is not set: no NVIDIA GPU is promised here")
 	}
-	var tape *gputest.Tape
+	var tape *nvmltape.Tape
 	options := gpu.Options{
 		Roots: []string{"/", "/run/nvidia/driver", "/home/kubernetes/bin/nvidia", "/usr/local/nvidia"}, Procfs: "/proc",
 		SlowInterval: time.Minute, NVLink: true, PerLink: true, Fabric: true,
@@ -38,7 +38,7 @@ func TestOnGPU(t *testing.T) {
 			if err != nil {
 				return nil, err
 			}
-			lib, tape = gputest.Record(lib)
+			lib, tape = nvmltape.Record(lib)
 			return lib, nil
 		},
 	}
@@ -115,7 +115,7 @@ func printCosts(t *testing.T, what string, costs map[string][]time.Duration) {
 	t.Logf("%s:\n%s", what, strings.Join(lines, "\n"))
 }
 
-func saveTape(t *testing.T, tape *gputest.Tape) {
+func saveTape(t *testing.T, tape *nvmltape.Tape) {
 	if err := tape.Anonymise(); err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"gdr_exporter/collector/sysread"
 	"gdr_exporter/gpu"
 	"gdr_exporter/gpu/gputest"
+	nvmltape "gdr_exporter/gpu/tape"
 )
 
 // start is the clock's first time.
@@ -876,12 +877,12 @@ func TestTape(t *testing.T) {
 	for name, build := range gputest.Scenarios() {
 		t.Run(name, func(t *testing.T) {
 			m := build()
-			var tape *gputest.Tape
+			var tape *nvmltape.Tape
 			options := all(m)
 			options.PerLink = true
 			options.Open = func(string) (gpu.Library, error) {
 				var lib gpu.Library
-				lib, tape = gputest.Record(m.Library())
+				lib, tape = nvmltape.Record(m.Library())
 				return lib, nil
 			}
 			r := gpu.NewReader(options)
@@ -892,11 +893,11 @@ func TestTape(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			parsed, err := gputest.ParseTape(text)
+			parsed, err := nvmltape.Parse(text)
 			if err != nil {
 				t.Fatal(err)
 			}
-			player := gputest.Play(parsed)
+			player := nvmltape.Play(parsed)
 			options.Open = player.Open
 			r = gpu.NewReader(options)
 			got := read(t, r, start)
@@ -918,7 +919,7 @@ func TestAnonymise(t *testing.T) {
 		g.UUID = "GPU-3125d450-b4e4-e5fc-adfc-7729c998438" + string(rune('0'+i))
 		g.Processes = 2
 	}
-	lib, tape := gputest.Record(m.Library())
+	lib, tape := nvmltape.Record(m.Library())
 	options := all(m)
 	options.Open = func(string) (gpu.Library, error) { return lib, nil }
 	r := gpu.NewReader(options)
@@ -947,11 +948,11 @@ func FuzzParseTape(f *testing.F) {
 	f.Add([]byte(`{"library":{"Init":{},"DeviceGetCount":{"value":2},"DeviceGetHandleByIndex(0)":{"value":7}},"devices":[{}]}`))
 	f.Add([]byte(`{"symbols":{"nvmlDeviceGetCount_v2":true},"library":{"Init":{},"DeviceGetCount":{"value":1},"DeviceGetHandleByIndex(0)":{"value":0}},"devices":[{"GetPciInfo":{"value":{"bus_id":"00000000:3B:00.0"}}}]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		tape, err := gputest.ParseTape(text)
+		tape, err := nvmltape.Parse(text)
 		if err != nil {
 			return
 		}
-		r := gpu.NewReader(gpu.Options{Open: gputest.Play(tape).Open, NVLink: true, PerLink: true, Fabric: true})
+		r := gpu.NewReader(gpu.Options{Open: nvmltape.Play(tape).Open, NVLink: true, PerLink: true, Fabric: true})
 		r.Read(start)
 		r.Close()
 	})

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"gdr_exporter/gpu"
-	"gdr_exporter/gpu/gputest"
+	nvmltape "gdr_exporter/gpu/tape"
 )
 
 // TestRecorded reads the tapes of real machines: without errors, without a
@@ -26,11 +26,11 @@ func TestRecorded(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			tape, err := gputest.ParseTape(text)
+			tape, err := nvmltape.Parse(text)
 			if err != nil {
 				t.Fatal(err)
 			}
-			player := gputest.Play(tape)
+			player := nvmltape.Play(tape)
 			r := gpu.NewReader(gpu.Options{Open: player.Open, SlowInterval: time.Minute, NVLink: true, PerLink: true, Fabric: true})
 			defer r.Close()
 			reading := read(t, r, start)

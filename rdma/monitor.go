@@ -26,6 +26,18 @@ type Monitor struct {
 	done   chan struct{}
 }
 
+// ReplayMonitor returns a Monitor that hears nothing and says what another one
+// said.
+func ReplayMonitor(counts map[string]uint64, up bool) *Monitor {
+	m := &Monitor{counts: make([]atomic.Uint64, len(nldev.EventNames)+1), done: make(chan struct{})}
+	m.heard.Store(counts != nil)
+	m.up.Store(up)
+	for i := range m.counts {
+		m.counts[i].Store(counts[eventName(i)])
+	}
+	return m
+}
+
 // StartMonitor listens until Close, as soon as there is something to hear:
 // before Linux 6.12 there never is.
 func StartMonitor() *Monitor { return startMonitor(nldev.Listen) }
@@ -102,11 +114,15 @@ func (m *Monitor) Events() (counts map[string]uint64, up bool) {
 	}
 	counts = make(map[string]uint64, len(m.counts))
 	for i := range m.counts {
-		name := "other"
-		if i < len(nldev.EventNames) {
-			name = nldev.EventNames[i]
-		}
-		counts[name] = m.counts[i].Load()
+		counts[eventName(i)] = m.counts[i].Load()
 	}
 	return counts, m.up.Load()
+}
+
+// eventName names a place in Monitor.counts.
+func eventName(i int) string {
+	if i < len(nldev.EventNames) {
+		return nldev.EventNames[i]
+	}
+	return "other"
 }

@@ -3,6 +3,9 @@ package sysread
 import (
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -79,6 +82,33 @@ func ErrnoName(err error) string {
 	default:
 		return "invalid"
 	}
+}
+
+// errnoOf finds an errno by the name that ErrnoName gives it.
+var errnoOf = sync.OnceValue(func() map[string]syscall.Errno {
+	const most = 1024 // beyond the numbers of include/linux/errno.h
+	byName := map[string]syscall.Errno{}
+	for errno := syscall.Errno(1); errno < most; errno++ {
+		byName[ErrnoName(errno)] = errno
+	}
+	return byName
+})
+
+// ErrorOf returns the error that ErrnoName gives that name: a syscall.Errno,
+// ErrNoPMA, or for any other name an ErrInvalid.
+func ErrorOf(name string) error {
+	if errno, found := errnoOf()[name]; found {
+		return errno
+	}
+	if text, unnamed := strings.CutPrefix(name, "errno_"); unnamed {
+		if number, err := strconv.ParseUint(text, 10, 16); err == nil {
+			return syscall.Errno(number)
+		}
+	}
+	if name == ErrnoName(ErrNoPMA) {
+		return ErrNoPMA
+	}
+	return fmt.Errorf("%w (%s)", ErrInvalid, name)
 }
 
 // Vanished reports whether err is what reading a device gives while it goes

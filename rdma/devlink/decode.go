@@ -2,6 +2,7 @@ package devlink
 
 import (
 	"cmp"
+	"encoding/binary"
 	"slices"
 	"time"
 
@@ -48,10 +49,10 @@ type Reporter struct {
 	LastDump sysread.Maybe[time.Time]
 }
 
-// decode takes one message of the dump apart, without its generic netlink
+// Decode takes one message of the dump apart, without its generic netlink
 // header; false if it names no reporter. Attributes of later kernels are
 // passed over, and those that are missing unknown.
-func decode(body []byte) (Reporter, bool) {
+func Decode(body []byte) (Reporter, bool) {
 	var r Reporter
 	for kind, value := range nlattr.All(body) {
 		switch kind {
@@ -68,6 +69,33 @@ func decode(body []byte) (Reporter, bool) {
 		}
 	}
 	return r, r.Bus != "" && r.Device != "" && r.Name != ""
+}
+
+// Encode makes the message that Decode takes apart: the kernel's, less the
+// attributes that are not looked at.
+func Encode(r *Reporter) []byte {
+	body := nlattr.Append(nil, attrBus, cString(r.Bus))
+	body = nlattr.Append(body, attrDevice, cString(r.Device))
+	body = appendKnown(body, attrPort, r.Port)
+	in := nlattr.Append(nil, attrName, cString(r.Name))
+	if r.State.Known {
+		in = nlattr.Append(in, attrState, []byte{byte(r.State.Value)})
+	}
+	in = appendKnown(in, attrErrors, r.Errors)
+	in = appendKnown(in, attrRecoveries, r.Recoveries)
+	if r.LastDump.Known {
+		in = nlattr.Append(in, attrDumpTimestamp, binary.NativeEndian.AppendUint64(nil, uint64(r.LastDump.Value.UnixNano())))
+	}
+	return nlattr.Append(body, attrReporter, in)
+}
+
+func cString(text string) []byte { return append([]byte(text), 0) }
+
+func appendKnown(body []byte, kind uint16, value sysread.Maybe[uint64]) []byte {
+	if !value.Known {
+		return body
+	}
+	return nlattr.Append(body, kind, binary.NativeEndian.AppendUint64(nil, value.Value))
 }
 
 func (r *Reporter) attribute(kind uint16, value []byte) {

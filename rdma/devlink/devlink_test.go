@@ -121,7 +121,7 @@ func TestMissing(t *testing.T) {
 	odd = nlattr.Append(odd, attrState, []byte{1, 2, 3})
 	odd = nlattr.Append(odd, attrDumpTimestamp, u64(1<<63))
 	odd = nlattr.Append(odd, 999, []byte("future"))
-	r, is := decode(short)
+	r, is := Decode(short)
 	if !is || r.State.Known || r.Errors.Known || r.Recoveries.Known || r.LastDump.Known {
 		t.Errorf("%+v, %v", r, is)
 	}
@@ -129,7 +129,7 @@ func TestMissing(t *testing.T) {
 	if r.State.Known || r.LastDump.Known {
 		t.Errorf("%+v", r)
 	}
-	full, _ := decode(message("pci", "0000:18:00.0", 1, "tx", 1, 3, 2, 0))
+	full, _ := Decode(message("pci", "0000:18:00.0", 1, "tx", 1, 3, 2, 0))
 	for _, got := range ByAddress([]Reporter{r, full})["0000:18:00.0"] {
 		if got.State.Known || got.Errors.Known || got.Recoveries.Known {
 			t.Errorf("%+v", got)
@@ -188,7 +188,7 @@ func FuzzDecode(f *testing.F) {
 		f.Add(m)
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		r, is := decode(body)
+		r, is := Decode(body)
 		if is && (r.Name == "" || r.Bus == "" || r.Device == "") {
 			t.Errorf("%+v", r)
 		}

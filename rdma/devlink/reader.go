@@ -106,7 +106,7 @@ func (r *Reader) fetch() ([]Reporter, error) {
 	}
 	var reporters []Reporter
 	for _, body := range messages[:min(len(messages), maxReporters)] {
-		if reporter, is := decode(body); is {
+		if reporter, is := Decode(body); is {
 			reporters = append(reporters, reporter)
 		}
 	}

@@ -2,6 +2,7 @@ package netdev
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"gdr_exporter/collector/sysread"
@@ -37,6 +38,29 @@ type dcb struct {
 // dcbRequest is the body of the request for an interface's IEEE 802.1Qaz state.
 func dcbRequest(name string) []byte {
 	return nlattr.Append([]byte{0, dcbCmdIEEEGet, 0, 0}, dcbAttrIfname, append([]byte(name), 0))
+}
+
+// TrimDCB returns of a reply's body what the reader looks at: it names the
+// interface too, and has tables that are of no use here.
+func TrimDCB(body []byte) []byte {
+	if len(body) < dcbHeaderSize {
+		return body
+	}
+	trimmed := slices.Clone(body[:dcbHeaderSize])
+	for kind, ieee := range nlattr.All(body[dcbHeaderSize:]) {
+		if kind != dcbAttrIEEE {
+			continue
+		}
+		var kept []byte
+		for kind, value := range nlattr.All(ieee) {
+			switch kind {
+			case ieeeAttrPFC, ieeeAttrAppTable, ieeeAttrTrustTable:
+				kept = nlattr.Append(kept, kind, value)
+			}
+		}
+		trimmed = nlattr.Append(trimmed, dcbAttrIEEE, kept)
+	}
+	return trimmed
 }
 
 // decodeDCB takes a reply's body apart.

@@ -1,4 +1,4 @@
-package gputest
+package tape
 
 import (
 	"encoding/hex"
@@ -90,4 +90,11 @@ func trim(words []uint) []uint {
 		words = words[:len(words)-1]
 	}
 	return words
+}
+
+// fill writes a C string, whose characters are signed or not by architecture.
+func fill[C ~int8 | ~uint8](into []C, text string) {
+	for i := 0; i < len(text) && i < len(into)-1; i++ {
+		into[i] = C(text[i])
+	}
 }

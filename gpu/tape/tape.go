@@ -1,8 +1,9 @@
-package gputest
+package tape
 
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"regexp"
 	"sync"
 
@@ -22,6 +23,9 @@ type Tape struct {
 	mu sync.Mutex
 }
 
+// Return is a return code of NVML, 0 for success.
+type Return = nvml.Return
+
 // Answers are answers by question, such as GetNvLinkState(3).
 type Answers map[string]Answer
 
@@ -34,8 +38,8 @@ type Answer struct {
 // newTape returns an empty tape.
 func newTape() *Tape { return &Tape{Symbols: map[string]bool{}, Library: Answers{}} }
 
-// ParseTape reads a tape from JSON.
-func ParseTape(text []byte) (*Tape, error) {
+// Parse reads a tape from JSON.
+func Parse(text []byte) (*Tape, error) {
 	t := newTape()
 	if err := json.Unmarshal(text, t); err != nil {
 		return nil, fmt.Errorf("tape: %w", err)
@@ -49,6 +53,17 @@ func (t *Tape) JSON() ([]byte, error) {
 	defer t.mu.Unlock()
 	text, err := json.MarshalIndent(t, "", " ")
 	return append(text, '\n'), err
+}
+
+// Copy returns the tape as it is now.
+func (t *Tape) Copy() *Tape {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := &Tape{Symbols: maps.Clone(t.Symbols), Library: maps.Clone(t.Library)}
+	for _, device := range t.Devices {
+		c.Devices = append(c.Devices, maps.Clone(device))
+	}
+	return c
 }
 
 // question names a call and its arguments.
@@ -76,11 +91,9 @@ func keep[T any](t *Tape, answers Answers, question string, value T, ret nvml.Re
 func note[T any](t *Tape, answers Answers, question string, value T, ret nvml.Return) {
 	answer := Answer{Return: ret}
 	if ret == nvml.SUCCESS {
-		text, err := json.Marshal(value)
-		if err != nil {
-			panic(fmt.Sprintf("%s: %v", question, err)) // plain values marshal
+		if text, err := json.Marshal(value); err == nil { // plain values marshal
+			answer.Value = text
 		}
-		answer.Value = text
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -1,4 +1,4 @@
-package gputest
+package tape
 
 import (
 	"encoding/binary"
@@ -240,13 +240,19 @@ func (d *recordedDevice) GetNvLinkRemotePciInfo(link int) (nvml.PciInfo, nvml.Re
 }
 
 func (d *recordedDevice) GetP2PStatus(peer gpu.Device, capability nvml.GpuP2PCapsIndex) (nvml.GpuP2PStatus, nvml.Return) {
-	other := peer.(*recordedDevice)
+	other, ok := peer.(*recordedDevice)
+	if !ok {
+		return 0, nvml.ERROR_INVALID_ARGUMENT
+	}
 	value, ret := d.Device.GetP2PStatus(other.Device, capability)
 	return keep(d.tape, d.answers, question("GetP2PStatus", other.number, int(capability)), value, ret)
 }
 
 func (d *recordedDevice) GetTopologyCommonAncestor(peer gpu.Device) (nvml.GpuTopologyLevel, nvml.Return) {
-	other := peer.(*recordedDevice)
+	other, ok := peer.(*recordedDevice)
+	if !ok {
+		return 0, nvml.ERROR_INVALID_ARGUMENT
+	}
 	value, ret := d.Device.GetTopologyCommonAncestor(other.Device)
 	return keep(d.tape, d.answers, question("GetTopologyCommonAncestor", other.number), value, ret)
 }
@@ -274,7 +280,11 @@ func (d *recordedDevice) GetSupportedEventTypes() (uint64, nvml.Return) {
 }
 
 func (d *recordedDevice) RegisterEvents(types uint64, set gpu.EventSet) nvml.Return {
-	ret := d.Device.RegisterEvents(types, set.(*recordedSet).EventSet)
+	recorded, ok := set.(*recordedSet)
+	if !ok {
+		return nvml.ERROR_INVALID_ARGUMENT
+	}
+	ret := d.Device.RegisterEvents(types, recorded.EventSet)
 	note(d.tape, d.answers, "RegisterEvents", struct{}{}, ret)
 	return ret
 }

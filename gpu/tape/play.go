@@ -1,4 +1,4 @@
-package gputest
+package tape
 
 import (
 	"encoding/binary"
@@ -248,11 +248,19 @@ func (d *playedDevice) GetNvLinkRemotePciInfo(link int) (nvml.PciInfo, nvml.Retu
 }
 
 func (d *playedDevice) GetP2PStatus(peer gpu.Device, capability nvml.GpuP2PCapsIndex) (nvml.GpuP2PStatus, nvml.Return) {
-	return asked[nvml.GpuP2PStatus](d, "GetP2PStatus", peer.(*playedDevice).number, int(capability))
+	other, ok := peer.(*playedDevice)
+	if !ok {
+		return 0, nvml.ERROR_INVALID_ARGUMENT
+	}
+	return asked[nvml.GpuP2PStatus](d, "GetP2PStatus", other.number, int(capability))
 }
 
 func (d *playedDevice) GetTopologyCommonAncestor(peer gpu.Device) (nvml.GpuTopologyLevel, nvml.Return) {
-	return asked[nvml.GpuTopologyLevel](d, "GetTopologyCommonAncestor", peer.(*playedDevice).number)
+	other, ok := peer.(*playedDevice)
+	if !ok {
+		return 0, nvml.ERROR_INVALID_ARGUMENT
+	}
+	return asked[nvml.GpuTopologyLevel](d, "GetTopologyCommonAncestor", other.number)
 }
 
 func (d *playedDevice) GetGpuFabricInfo() (nvml.GpuFabricInfo, nvml.Return) {

@@ -1,0 +1,119 @@
+package capture
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+
+	"gdr_exporter/gpu"
+	"gdr_exporter/gpu/tape"
+)
+
+// Questions of NVML are the tape's: "DeviceGetCount" of the library, "device 0
+// GetUUID" of a device; beside them "symbol nvmlInit_v2", which functions the
+// library has, and "open PATH", which could be loaded.
+const (
+	questionSymbol = "symbol "
+	questionDevice = "device "
+	questionOpen   = "open "
+)
+
+// maxDevices bounds the devices of a tape.
+const maxDevices = 1024
+
+// opener opens an NVML library, as gpu.Options.Open does.
+type opener = func(path string) (gpu.Library, error)
+
+// nvmlRecorder records the library that a reader opens.
+type nvmlRecorder struct {
+	answers *answerRecorder
+
+	mu   sync.Mutex
+	tape *tape.Tape // of the library opened last
+}
+
+func (r *nvmlRecorder) open(open opener) opener {
+	return func(path string) (gpu.Library, error) {
+		library, err := open(path)
+		note(r.answers, answerKey{PartNVML, questionOpen + path}, true, err)
+		if err != nil {
+			return nil, err
+		}
+		recorded, t := tape.Record(library)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.tape = t
+		return recorded, nil
+	}
+}
+
+// recorded returns what is on the tape as answers.
+func (r *nvmlRecorder) recorded() []Answer {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.tape == nil {
+		return nil
+	}
+	t := r.tape.Copy()
+	var answers []Answer
+	for name, exists := range t.Symbols {
+		value := json.RawMessage(strconv.FormatBool(exists))
+		answers = append(answers, Answer{Part: PartNVML, Question: questionSymbol + name, Last: Value{JSON: value}})
+	}
+	add := func(prefix string, all tape.Answers) {
+		for question, a := range all {
+			answers = append(answers, Answer{Part: PartNVML, Question: prefix + question, Last: Value{Return: int(a.Return), JSON: a.Value}})
+		}
+	}
+	add("", t.Library)
+	for i, device := range t.Devices {
+		add(fmt.Sprint(questionDevice, i, " "), device)
+	}
+	return answers
+}
+
+// tapeOf puts a recording's answers together to a tape.
+func tapeOf(answers []Answer) *tape.Tape {
+	t := &tape.Tape{Symbols: map[string]bool{}, Library: tape.Answers{}}
+	for i := range answers {
+		a := &answers[i]
+		if a.Part != PartNVML || strings.HasPrefix(a.Question, questionOpen) {
+			continue
+		}
+		answer := tape.Answer{Return: tape.Return(a.Last.Return), Value: a.Last.JSON}
+		if name, is := strings.CutPrefix(a.Question, questionSymbol); is {
+			t.Symbols[name] = string(a.Last.JSON) == "true"
+			continue
+		}
+		rest, is := strings.CutPrefix(a.Question, questionDevice)
+		if !is {
+			t.Library[a.Question] = answer
+			continue
+		}
+		number, question, _ := strings.Cut(rest, " ")
+		device, err := strconv.ParseUint(number, 10, 16)
+		if err != nil || device >= maxDevices {
+			continue // of no device that can be asked for
+		}
+		for len(t.Devices) <= int(device) {
+			t.Devices = append(t.Devices, tape.Answers{})
+		}
+		t.Devices[device][question] = answer
+	}
+	return t
+}
+
+// nvmlPlayer answers from a recording.
+type nvmlPlayer struct {
+	answers *answerPlayer
+	player  *tape.Player
+}
+
+func (p *nvmlPlayer) open(path string) (gpu.Library, error) {
+	if _, err := answer[bool](p.answers, PartNVML, questionOpen+path); err != nil {
+		return nil, fmt.Errorf("load: %w", err)
+	}
+	return p.player, nil
+}
