@@ -4,9 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
-	"maps"
 	"reflect"
-	"slices"
 	"sync"
 	"syscall"
 
@@ -85,7 +83,7 @@ func (r *answerRecorder) keep(key answerKey, v Value) {
 func (r *answerRecorder) recorded() []Answer {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	answers := make([]Answer, 0, len(r.kept))
+	var answers []Answer
 	for _, answer := range r.kept {
 		a := *answer
 		if a.First != nil && reflect.DeepEqual(*a.First, a.Last) {
@@ -96,7 +94,7 @@ func (r *answerRecorder) recorded() []Answer {
 		}
 		answers = append(answers, a)
 	}
-	for _, key := range slices.Collect(maps.Keys(r.started)) {
+	for key := range r.started {
 		if r.kept[key] == nil {
 			answers = append(answers, Answer{Part: key.part, Question: key.question, Last: Value{Hang: true}})
 		}

@@ -160,15 +160,17 @@ func (p *filePlayer) ReadAt(path string, to []byte, offset int64) (int, error) {
 
 // readAt gives the bytes at offset, if all that are asked for are known.
 func (a *FileAnswer) readAt(to []byte, offset int64) (int, error) {
+	for _, s := range a.Data {
+		if s.Errno != "" && s.At == offset {
+			return 0, sysread.ErrorOf(s.Errno)
+		}
+	}
 	if a.Size >= 0 && offset >= a.Size {
 		return 0, nil
 	}
 	for _, s := range a.Data {
 		end := s.At + int64(len(s.Bytes))
-		switch {
-		case s.Errno != "" && s.At == offset:
-			return 0, sysread.ErrorOf(s.Errno)
-		case s.At > offset || end <= offset:
+		if s.At > offset || end <= offset {
 			continue
 		}
 		n := copy(to, s.Bytes[offset-s.At:])

@@ -2,7 +2,6 @@ package capture
 
 import (
 	"errors"
-	"maps"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -38,7 +37,7 @@ func newFileRecorder(files sysread.Files) *fileRecorder {
 func (r *fileRecorder) recorded() []File {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	files := make([]File, 0, len(r.kept))
+	var files []File
 	for _, file := range r.kept {
 		f := *file
 		f.Last = f.Last.clone()
@@ -55,7 +54,7 @@ func (r *fileRecorder) recorded() []File {
 		}
 		files = append(files, f)
 	}
-	for _, key := range slices.Collect(maps.Keys(r.started)) {
+	for key := range r.started {
 		if r.kept[key] == nil {
 			files = append(files, File{Path: key.path, Op: key.op, Last: FileAnswer{Hang: true}})
 		}
@@ -181,19 +180,28 @@ func (a *FileAnswer) read(got []byte, offset int64, asked int, err error) {
 	if a.Errno != "" { // it could not be read before
 		*a = FileAnswer{Size: -1}
 	}
-	size := offset + int64(len(got))
-	if len(got) < asked {
-		// The file ends here: what is beyond was of a longer one.
-		a.Size = size
-		a.Data = slices.DeleteFunc(a.Data, func(s Segment) bool { return s.At >= size })
-		if i := len(a.Data) - 1; i >= 0 {
-			a.Data[i].Bytes = a.Data[i].Bytes[:min(int64(len(a.Data[i].Bytes)), size-a.Data[i].At)]
-		}
-	} else if a.Size >= 0 && a.Size < size {
+	end := offset + int64(len(got))
+	switch {
+	case len(got) == 0 && a.Size >= 0 && a.Size <= end: // beyond an end that is known
+	case len(got) < asked:
+		a.cut(end)
+	case a.Size < end: // it has grown
 		a.Size = -1
 	}
+	a.Data = slices.DeleteFunc(a.Data, func(s Segment) bool { return s.Errno != "" && s.At == offset })
 	if len(got) > 0 {
 		a.Data = overlay(a.Data, Segment{At: offset, Bytes: slices.Clone(got)})
+	}
+}
+
+// cut notes that a file ends at size: what is beyond was of a longer one.
+func (a *FileAnswer) cut(size int64) {
+	a.Size = size
+	a.Data = slices.DeleteFunc(a.Data, func(s Segment) bool { return s.At >= size && s.Errno == "" })
+	for i := range a.Data {
+		if s := &a.Data[i]; s.Errno == "" {
+			s.Bytes = s.Bytes[:min(int64(len(s.Bytes)), size-s.At)]
+		}
 	}
 }
 

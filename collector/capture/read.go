@@ -84,10 +84,22 @@ func (t *textReader) fail(err error) error {
 	return fmt.Errorf("%w: line %d: %w", ErrInvalid, t.number, err)
 }
 
+// wholeLines splits a text into lines. One without its end has been truncated.
+func wholeLines(data []byte, atEOF bool) (advance int, line []byte, err error) {
+	if end := bytes.IndexByte(data, '\n'); end >= 0 {
+		return end + 1, data[:end], nil
+	}
+	if atEOF && len(data) > 0 {
+		return 0, nil, io.ErrUnexpectedEOF
+	}
+	return 0, nil, nil
+}
+
 func readText(from io.Reader) (*Recording, error) {
 	t := &textReader{limited: &io.LimitedReader{R: from, N: MaxText + 1}}
 	t.scanner = bufio.NewScanner(t.limited)
 	t.scanner.Buffer(make([]byte, 0, 1<<16), MaxLine)
+	t.scanner.Split(wholeLines)
 	recording := &Recording{}
 	if err := t.header(&recording.Header); err != nil {
 		return nil, err
@@ -100,7 +112,10 @@ func readText(from io.Reader) (*Recording, error) {
 		case line == nil:
 			return nil, fmt.Errorf("%w after line %d", ErrTruncated, t.number)
 		case bytes.HasPrefix(line, []byte(`{"lines":`)):
-			return recording, t.end(line, recording)
+			if err := t.end(line, recording); err != nil {
+				return nil, err
+			}
+			return recording, nil
 		}
 		if err := recording.addLine(line); err != nil {
 			return nil, t.fail(err)
@@ -112,10 +127,8 @@ func readText(from io.Reader) (*Recording, error) {
 func (t *textReader) header(header *Header) error {
 	line, err := t.next()
 	switch {
-	case err != nil && t.number == 0 && !errors.Is(err, ErrTruncated):
-		return fmt.Errorf("%w: %w", ErrForeign, err)
 	case err != nil:
-		return err
+		return fmt.Errorf("%w: %w", ErrForeign, err)
 	}
 	var version struct {
 		Version int `json:"gdr_exporter_capture"`

@@ -31,7 +31,7 @@ func NewRecorder(files sysread.Files, header Header, now func() time.Time) *Reco
 		now = time.Now
 	}
 	r := &Recorder{header: header, now: now, files: newFileRecorder(files), answers: newAnswerRecorder()}
-	r.header.Began = now().UTC()
+	r.header.Began = now().UTC().Round(0)
 	r.nvml.answers = r.answers
 	return r
 }
@@ -87,7 +87,7 @@ func (r *Recorder) Recording() *Recording {
 		note(r.answers, answerKey{PartEvents, questionEvents}, events{counts, up}, nil)
 	}
 	recording := &Recording{Header: r.header, Files: r.files.recorded(), Answers: append(r.answers.recorded(), r.nvml.recorded()...)}
-	recording.Header.Ended = r.now().UTC()
+	recording.Header.Ended = r.now().UTC().Round(0) // without a monotonic clock
 	recording.sort()
 	return recording
 }

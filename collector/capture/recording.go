@@ -74,7 +74,8 @@ type FileAnswer struct {
 	Kind   sysread.Kind // of a stat
 	Names  []string     // of a list, sorted
 	Data   []Segment    // of a read, by offset, not touching each other; of lines one at 0
-	// Size is where a file that was read ends, -1 if no read came that far.
+	// Size is where a file that was read ends, or a place beyond its end at which
+	// nothing was read; -1 if no read came that far.
 	Size int64
 }
 

@@ -17,12 +17,14 @@ import (
 // Version is the version of the text that is written. Older ones are read.
 const Version = 1
 
-// Limits of the text of a recording. A node with 8 GPUs and 8 NICs has about
-// 10,000 lines and 2 MiB; the longest lines are the names of ethtool statistics.
+// Limits of the text of a recording. A node with 8 GPUs and 8 NICs has some 8,000
+// lines and 1 MiB, one with 256 devices 50,000 lines; the longest lines are the
+// names of ethtool statistics. Reading the worst text within them takes some
+// 200 MiB of memory.
 const (
 	MaxText  = 32 << 20 // bytes, not compressed
 	MaxLine  = 4 << 20  // bytes of one line
-	MaxLines = 1 << 18
+	MaxLines = 1 << 17
 )
 
 // Errors of Read.

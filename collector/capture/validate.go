@@ -138,7 +138,7 @@ func validNames(names []string) error {
 // validateData checks that segments are in order and do not touch each other,
 // and that lines are whole.
 func (a *FileAnswer) validateData(op Op) error {
-	end := int64(-1)
+	end, known := int64(-1), int64(0) // known: to where bytes are
 	for i, s := range a.Data {
 		if s.At < 0 || s.At > maxFileSize || (len(s.Bytes) == 0) == (s.Errno == "") {
 			return errors.New("no parts of a file")
@@ -150,12 +150,14 @@ func (a *FileAnswer) validateData(op Op) error {
 		if err := validErrno(s.Errno); err != nil {
 			return err
 		}
-		end = s.At + int64(len(s.Bytes))
+		if end = s.At + int64(len(s.Bytes)); s.Errno == "" {
+			known = end
+		}
 	}
 	switch {
-	case a.Size < -1 || a.Size > maxFileSize || a.Size >= 0 && a.Size < end:
+	case a.Size < -1 || a.Size > maxFileSize || a.Size >= 0 && a.Size < known:
 		return errors.New("no size of a file")
-	case op == OpLines && (len(a.Data) > 1 || len(a.Data) == 1 && (a.Data[0].At != 0 || a.Data[0].Errno != "") || a.Size != max(end, 0)):
+	case op == OpLines && (len(a.Data) > 1 || len(a.Data) == 1 && (a.Data[0].At != 0 || a.Data[0].Errno != "") || a.Size != known):
 		return errors.New("no lines of a file")
 	case len(a.Data) == 0 && a.Size < 0:
 		return errAnswer

@@ -143,12 +143,13 @@ const MaxLinks = 40
 // behind an element of which nothing can be said stays as it is: whoever reads
 // it meets the error.
 func Resolve(path string, last bool, readlink func(path string) (string, error)) (string, error) {
-	rest := strings.Split(strings.Trim(filepath.Clean(path), "/"), "/")
+	rest := strings.Split(strings.Trim(path, "/"), "/")
 	at := "/"
 	for links := 0; len(rest) > 0; {
 		next := filepath.Join(at, rest[0]) // ".." too: at has no links any more
+		up := len(next) <= len(at)
 		rest = rest[1:]
-		if next == at || len(rest) == 0 && !last {
+		if up || len(rest) == 0 && !last {
 			at = next
 			continue
 		}
