@@ -1,8 +1,10 @@
 package rdma_test
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -398,5 +400,43 @@ func TestUnlistableClass(t *testing.T) {
 	_, err := h.read.List()
 	if err == nil || sysread.ErrnoName(err) != "EACCES" || !strings.Contains(err.Error(), "class/infiniband") {
 		t.Errorf("error %v", err)
+	}
+}
+
+// TestCharDevicesOfOtherFiles: what is found in other files than the running
+// system's is what rdmamap finds in that.
+func TestCharDevicesOfOtherFiles(t *testing.T) {
+	tree := rdmatest.New()
+	tree.MLX5IB(rdmatest.Options{Name: "mlx5_0"})
+	tree.MLX5XDR(rdmatest.Options{Name: "mlx5_9", Ordinal: 4})
+	tree.SMI(rdmatest.Options{Name: "smi1", Ordinal: 4})
+	tree.MultiPlane(rdmatest.Options{Name: "mlx5_5", PCIAddress: "0001:18:00.0", Ordinal: 6})
+	tree.RXE(rdmatest.Options{Ordinal: 8})
+	dir := written(t, tree)
+	want, _ := newHost(t, dir, rdma.Options{}).all()
+	got, _ := newHost(t, dir, rdma.Options{Files: sysread.Below("/")}).all()
+	found := 0
+	for i, device := range want {
+		found += len(device.CharDevices)
+		if other := got[i]; other.Name != device.Name || !slices.Equal(other.CharDevices, device.CharDevices) || other.Uverbs != device.Uverbs || other.Parent != device.Parent {
+			t.Errorf("%s: %v %q %q, want %v %q %q", device.Name, other.CharDevices, other.Uverbs, other.Parent, device.CharDevices, device.Uverbs, device.Parent)
+		}
+	}
+	if found < 8 {
+		t.Errorf("%d character devices", found)
+	}
+}
+
+func TestReplayMonitor(t *testing.T) {
+	want := map[string]uint64{"register": 3, "unregister": 1, "netdev_attach": 0, "netdev_detach": 0, "rename": 2, "netdev_rename": 0, "other": 5}
+	m := rdma.ReplayMonitor(want, true)
+	if counts, up := m.Events(); !up || !maps.Equal(counts, want) {
+		t.Errorf("%v, %v", counts, up)
+	}
+	if counts, up := rdma.ReplayMonitor(nil, false).Events(); up || counts != nil {
+		t.Errorf("%v, %v", counts, up)
+	}
+	if err := m.Close(); err != nil {
+		t.Error(err)
 	}
 }

@@ -308,6 +308,8 @@ func (p *filePlayer) EvalSymlinks(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	_, err = p.Lstat(at)
-	return at, err
+	if _, err := p.Lstat(at); err != nil {
+		return "", err
+	}
+	return at, nil
 }

@@ -323,6 +323,8 @@ func (r *fileRecorder) EvalSymlinks(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	_, err = r.Lstat(resolved)
-	return resolved, err
+	if _, err := r.Lstat(resolved); err != nil {
+		return "", err
+	}
+	return resolved, nil
 }

@@ -135,8 +135,12 @@ func KeepLines(text []byte, keep func(line []byte) bool) []byte {
 	return kept
 }
 
-// MaxLinks bounds the symbolic links followed, as the kernel does.
-const MaxLinks = 40
+// MaxLinks and MaxPath bound the symbolic links followed and the length of a
+// path, as the kernel does.
+const (
+	MaxLinks = 40
+	MaxPath  = 4096
+)
 
 // Resolve follows the symbolic links of an absolute path, with readlink as the
 // only thing asked; last says whether its last element is followed too. What is
@@ -147,6 +151,9 @@ func Resolve(path string, last bool, readlink func(path string) (string, error))
 	at := "/"
 	for links := 0; len(rest) > 0; {
 		next := filepath.Join(at, rest[0]) // ".." too: at has no links any more
+		if len(next) > MaxPath {
+			return "", &fs.PathError{Op: "readlink", Path: path, Err: syscall.ENAMETOOLONG}
+		}
 		up := len(next) <= len(at)
 		rest = rest[1:]
 		if up || len(rest) == 0 && !last {
@@ -198,6 +205,8 @@ func (b below) EvalSymlinks(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	_, err = b.Lstat(resolved)
-	return resolved, err
+	if _, err := b.Lstat(resolved); err != nil {
+		return "", err
+	}
+	return resolved, nil
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"os"
 	"slices"
 	"strconv"
 	"syscall"
@@ -453,7 +452,7 @@ func (b *build) groupType(group string) string {
 // iommuUnits lists the IOMMUs. Without the class there is none.
 func (b *build) iommuUnits() sysread.Maybe[[]string] {
 	names, err := sysread.ReadNames(&b.io, b.options.Sysfs+"/class/iommu")
-	if err != nil && !os.IsNotExist(err) {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		b.fail("", "class/iommu", err)
 		return sysread.Maybe[[]string]{}
 	}

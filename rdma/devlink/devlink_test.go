@@ -276,3 +276,27 @@ func compare(t *testing.T, reporters []Reporter) {
 		t.Errorf("devlink shows %d reporters, read %d: %s", count, len(reporters), out)
 	}
 }
+
+// TestEncode: what is encoded is decoded as the same, whether values are known
+// or not.
+func TestEncode(t *testing.T) {
+	for _, want := range []Reporter{
+		{Bus: "pci", Device: "0000:18:00.0", Name: "fw"},
+		{Bus: "pci", Device: "0000:18:00.0", Name: "tx", Port: sysread.Some(uint64(65535)), State: sysread.Some(1), Errors: sysread.Some(uint64(1 << 63)),
+			Recoveries: sysread.Some(uint64(0)), LastDump: sysread.Some(time.Unix(1_799_999_000, 123))},
+	} {
+		got, is := Decode(Encode(&want))
+		if !is || !reflect.DeepEqual(got, want) {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+	}
+	for _, body := range mlx5() {
+		want, is := Decode(body)
+		if !is {
+			continue
+		}
+		if got, is := Decode(Encode(&want)); !is || !reflect.DeepEqual(got, want) {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package netdev
 
 import (
+	"bytes"
 	"errors"
 	"flag"
 	"fmt"
@@ -413,8 +414,11 @@ func TestMeanings(t *testing.T) {
 func FuzzDCB(f *testing.F) {
 	f.Add(ieeeReply(slices.Concat(pfcAttribute(8), appAttribute(selectorDSCP))), "mlx5_core")
 	f.Add([]byte{0, dcbCmdIEEEGet, 0, 0}, "")
-	f.Fuzz(func(_ *testing.T, body []byte, driver string) {
+	f.Fuzz(func(t *testing.T, body []byte, driver string) {
 		d := decodeDCB(body)
+		if trimmed := decodeDCB(TrimDCB(body)); trimmed != d {
+			t.Errorf("%+v of %x, trimmed %+v", d, body, trimmed)
+		}
 		d.trusts(driver)
 	})
 }
@@ -483,5 +487,26 @@ func TestExtra(t *testing.T) {
 	}
 	if few, none := count(false); few != all-marked || none != 0 {
 		t.Errorf("without: %d statistics, %d of them extra, of %d and %d", few, none, all, marked)
+	}
+}
+
+// TestTrimDCB: what is left of an answer says the same, and neither names the
+// interface nor holds what is not looked at.
+func TestTrimDCB(t *testing.T) {
+	reply := nlattr.Append([]byte{0, dcbCmdIEEEGet, 0, 0}, dcbAttrIfname, []byte("enp24s0\x00"))
+	ieee := nlattr.Append(nil, 1, []byte("bandwidths"))
+	ieee = append(append(ieee, pfcAttribute(1<<3)...), appAttribute(selectorDSCP)...)
+	reply = nlattr.Append(reply, dcbAttrIEEE, ieee)
+	trimmed := TrimDCB(reply)
+	if decodeDCB(trimmed) != decodeDCB(reply) || !decodeDCB(trimmed).pfc.Known {
+		t.Errorf("%+v, want %+v", decodeDCB(trimmed), decodeDCB(reply))
+	}
+	for _, text := range []string{"enp24s0", "bandwidths"} {
+		if bytes.Contains(trimmed, []byte(text)) {
+			t.Errorf("%s is left", text)
+		}
+	}
+	if short := TrimDCB([]byte{1}); len(short) != 1 {
+		t.Errorf("%x", short)
 	}
 }
