@@ -25,6 +25,7 @@ import (
 	"gdr_exporter/rdma"
 	"gdr_exporter/rdma/devlink"
 	"gdr_exporter/rdma/netdev"
+	"gdr_exporter/rdma/nldev"
 	"gdr_exporter/rdma/rdmatest"
 )
 
@@ -381,6 +382,45 @@ func TestReplayWholeNode(t *testing.T) {
 			t.Errorf("nothing of %s", part)
 		}
 	}
+}
+
+// TestReplayThisHost replays the machine that the test runs on, whatever it has:
+// its own sysfs and procfs, netlink, ethtool, devlink and NVML.
+func TestReplayThisHost(t *testing.T) {
+	roots := []string{"/", "/usr/local/nvidia", "/run/nvidia/driver"}
+	r := capture.NewRecorder(nil, capture.Header{Readers: capture.Readers{Sysfs: "/sys", Procfs: "/proc", DriverRoots: roots}}, nil)
+	h := &replayHost{
+		files: r.Files(), roots: roots, kernel: r.Kernel(nil), devlink: r.Devlink(nil), open: r.NVML(nil),
+		netlink: r.Netlink(func() (rdma.Netlink, error) { return nldev.Dial(time.Second) }),
+	}
+	want := h.page(t)
+	var archive bytes.Buffer
+	recording := r.Recording()
+	if err := recording.Write(&archive); err != nil {
+		t.Fatal(err)
+	}
+	size := archive.Len()
+	read, err := capture.Read(&archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	played, player := h.played(read)
+	defer player.Close()
+	if diff := firstDifference(want, played.page(t)); diff != "" {
+		t.Errorf("the replayed page differs: %s", diff)
+	}
+	if missing := player.Unrecorded(); len(missing) > 0 {
+		t.Errorf("%d questions were not recorded: %v", len(missing), missing[:min(len(missing), 10)])
+	}
+	changed := 0
+	for i := range recording.Answers {
+		if recording.Answers[i].First != nil {
+			changed++
+		}
+	}
+	t.Logf("%d answers changed", changed)
+	gpus := strings.Count(want, "\ngdr_gpu_info{")
+	t.Logf("%d GPUs, %d series lines, %d files, %d answers, %d bytes compressed", gpus, strings.Count(want, "\n"), len(recording.Files), len(recording.Answers), size)
 }
 
 // TestReplayNetlinkErrors: errors of netlink, ethtool and devlink are replayed.

@@ -64,7 +64,11 @@ func (r *nvmlRecorder) recorded() []Answer {
 	}
 	add := func(prefix string, all tape.Answers) {
 		for question, a := range all {
-			answers = append(answers, Answer{Part: PartNVML, Question: prefix + question, Last: Value{Return: int(a.Return), JSON: a.Value}})
+			answer := Answer{Part: PartNVML, Question: prefix + question, Last: Value{Return: int(a.Return), JSON: a.Value}}
+			if first, differs := a.First(); differs {
+				answer.First = &Value{Return: int(first.Return), JSON: first.Value}
+			}
+			answers = append(answers, answer)
 		}
 	}
 	add("", t.Library)

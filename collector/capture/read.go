@@ -126,8 +126,7 @@ func readText(from io.Reader) (*Recording, error) {
 // header reads the first line.
 func (t *textReader) header(header *Header) error {
 	line, err := t.next()
-	switch {
-	case err != nil:
+	if err != nil {
 		return fmt.Errorf("%w: %w", ErrForeign, err)
 	}
 	var version struct {

@@ -161,12 +161,12 @@ func Resolve(path string, last bool, readlink func(path string) (string, error))
 			continue
 		}
 		target, err := readlink(next)
-		switch {
-		case errors.Is(err, syscall.EINVAL): // no link
+		if errors.Is(err, syscall.EINVAL) { // no link
 			at = next
 			continue
-		case err != nil:
-			return filepath.Join(append([]string{next}, rest...)...), nil
+		}
+		if err != nil {
+			return filepath.Join(append([]string{next}, rest...)...), nil //nolint:nilerr // for whoever reads it to meet
 		}
 		if links++; links > MaxLinks {
 			return "", &fs.PathError{Op: "readlink", Path: path, Err: syscall.ELOOP}

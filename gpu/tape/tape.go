@@ -1,6 +1,7 @@
 package tape
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -33,6 +34,17 @@ type Answers map[string]Answer
 type Answer struct {
 	Return nvml.Return     `json:"return,omitempty"`
 	Value  json.RawMessage `json:"value,omitempty"`
+
+	first *Answer // to the same question; nil if this is the first one
+}
+
+// First returns the first answer to the question; false if there has been no
+// other since.
+func (a *Answer) First() (Answer, bool) {
+	if a.first == nil || a.first.Return == a.Return && bytes.Equal(a.first.Value, a.Value) {
+		return Answer{}, false
+	}
+	return *a.first, true
 }
 
 // newTape returns an empty tape.
@@ -97,6 +109,12 @@ func note[T any](t *Tape, answers Answers, question string, value T, ret nvml.Re
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if before, asked := answers[question]; asked {
+		answer.first = before.first
+		if before.first == nil {
+			answer.first = &before
+		}
+	}
 	answers[question] = answer
 }
 
