@@ -10,31 +10,9 @@ import (
 	"strings"
 	"testing"
 	"time"
-)
 
-// installDriver puts a stand-in of the driver's library of a version in place
-// of what is there, as a package manager does: a new file under a new name, and
-// the link turned over.
-func installDriver(t *testing.T, root, version string) {
-	t.Helper()
-	dir := filepath.Join(root, "usr/lib64")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	library, link := filepath.Join(dir, "libnvidia-ml.so."+version), filepath.Join(dir, "libnvidia-ml.so.1")
-	build := exec.Command("gcc", "-shared", "-fPIC", `-DVERSION="`+version+`"`, "-Wl,-soname,libnvidia-ml.so.1", "-o", library, "testdata/nvml.c")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	old, _ := os.Readlink(link)
-	_ = os.Remove(link)
-	if err := os.Symlink(filepath.Base(library), link); err != nil {
-		t.Fatal(err)
-	}
-	if old != "" {
-		_ = os.Remove(filepath.Join(dir, old))
-	}
-}
+	"gdr_exporter/gpu/nvmltest"
+)
 
 // TestDriverUpgrade: the driver is absent, comes, is unloaded, and another
 // version comes in its place. The C library never lets go of the first one, so
@@ -44,20 +22,15 @@ func TestDriverUpgrade(t *testing.T) {
 	t.Parallel()
 	root, procfs := t.TempDir(), t.TempDir()
 	proc := filepath.Join(procfs, "driver/nvidia")
-	kernel := filepath.Join(procfs, "version")
+	kernel := filepath.Join(t.TempDir(), "version")
 	load := func(version string) {
-		if err := os.MkdirAll(proc, 0o755); err != nil {
+		nvmltest.Load(t, procfs, version)
+		if err := os.WriteFile(kernel, []byte(version), 0o600); err != nil {
 			t.Fatal(err)
-		}
-		text := "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  " + version + "  Release Build\n"
-		for path, content := range map[string]string{kernel: version, filepath.Join(proc, "version"): text} {
-			if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-				t.Fatal(err)
-			}
 		}
 	}
 	command := exec.Command(binary(t), "--web.listen-address=127.0.0.1:0", "--path.driver-root="+root, "--path.procfs="+procfs, "--scrape.max-age=0", "--no-collector.rdma")
-	command.Env = append(os.Environ(), "GDR_TEST_KERNEL_DRIVER="+kernel)
+	command.Env = append(os.Environ(), "NVMLTEST_KERNEL="+kernel, "NVMLTEST_GPUS=0000:1b:00.0")
 	r := startRunning(t, command)
 	url := "http://" + r.addresses[0] + "/metrics?collect[]=gpu"
 	refused := 0
@@ -83,7 +56,7 @@ func TestDriverUpgrade(t *testing.T) {
 	shows("no driver", `gdr_gpu_nvml_up 0`, `gdr_gpu_nvml_state{state="no_driver"} 1`)
 	load("1.0")
 	shows("no library", `gdr_gpu_nvml_up 0`, `gdr_gpu_nvml_state{state="no_library"} 1`)
-	installDriver(t, root, "1.0")
+	nvmltest.Install(t, root, "1.0")
 	shows("the driver comes", `gdr_gpu_nvml_up 1`, `driver_version="1.0"`, `gpu_address="0000:1b:00.0"`)
 	if err := errors.Join(os.RemoveAll(proc), os.Remove(kernel)); err != nil {
 		t.Fatal(err)
@@ -91,7 +64,7 @@ func TestDriverUpgrade(t *testing.T) {
 	shows("the module is unloaded", `gdr_gpu_nvml_up 0`, `gdr_gpu_nvml_state{state="no_driver"} 1`)
 	load("1.0")
 	shows("the module is loaded again", `gdr_gpu_nvml_up 1`)
-	installDriver(t, root, "2.0")
+	nvmltest.Install(t, root, "2.0")
 	shows("a new library beside the old module", `gdr_gpu_nvml_up 1`, `driver_version="1.0"`)
 	load("2.0")
 	shows("the new module", `gdr_gpu_nvml_up 1`, `driver_version="2.0"`)
