@@ -217,13 +217,13 @@ func (c *control) quiesce(ctx context.Context, parameters url.Values) (any, erro
 		return nil, badRequest("for=%v: must be above 0 and at most %v", span, mostQuiesce)
 	}
 	c.quiet.begin(ctx, span)
-	return c.status(), nil
+	return c.status(ctx), nil
 }
 
 // resume ends a quiesce.
-func (c *control) resume(context.Context, url.Values) (any, error) {
+func (c *control) resume(ctx context.Context, _ url.Values) (any, error) {
 	c.quiet.end("told to resume")
-	return c.status(), nil
+	return c.status(ctx), nil
 }
 
 // forget drops results.
@@ -247,9 +247,10 @@ type forgotAnswer struct {
 }
 
 // show says what the daemon measures and what it holds.
-func (c *control) show(context.Context, url.Values) (any, error) { return c.status(), nil }
+func (c *control) show(ctx context.Context, _ url.Values) (any, error) { return c.status(ctx), nil }
 
-func (c *control) status() *status.Control {
+func (c *control) status(ctx context.Context) *status.Control {
+	c.quiet.again(ctx)
 	answer := status.NewControl(c.prober.Status())
 	answer.Off = c.off
 	if open, problem := c.quiet.holds(); len(open) > 0 || problem != "" {

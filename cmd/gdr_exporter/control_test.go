@@ -40,8 +40,10 @@ type fakeProber struct {
 	fails     error // of ProbeNow
 	stuck     error // of Quiesce
 	hanging   bool
+	hung      []prober.HungRun
 	calls     []string
 	runs      int           // of Run
+	late      chan struct{} // if set, Run ends when it is closed
 	measuring chan struct{} // if set, ProbeNow tells it and waits for ctx
 }
 
@@ -89,6 +91,9 @@ func (f *fakeProber) Run(ctx context.Context) {
 	f.runs++
 	f.mu.Unlock()
 	<-ctx.Done()
+	if f.late != nil {
+		<-f.late
+	}
 }
 func (f *fakeProber) Saw(prober.Sighting) {}
 func (f *fakeProber) Hanging() bool {
@@ -96,7 +101,8 @@ func (f *fakeProber) Hanging() bool {
 	defer f.mu.Unlock()
 	return f.hanging
 }
-func (f *fakeProber) Isolate(reason string) { f.note("isolate %s", reason) }
+func (f *fakeProber) HungRuns() []prober.HungRun { return f.hung }
+func (f *fakeProber) Isolate(reason string)      { f.note("isolate %s", reason) }
 
 // fakeNVML is what keeps device files open beside.
 type fakeNVML struct {
@@ -277,6 +283,32 @@ func TestQuiesceReleases(t *testing.T) {
 	}
 }
 
+// TestQuiesceReleasesLater: what hung and does not any more is released, and a
+// status says so; one that is asked while another command acts does not wait.
+func TestQuiesceReleasesLater(t *testing.T) {
+	s := newScene()
+	s.stuck, s.nvml.stuck = errors.New("a run hangs"), errors.New("nvmlShutdown hangs")
+	s.control.quiet.begin(t.Context(), time.Hour)
+	until := s.control.quiet.inForceUntil()
+	s.nvml.stuck = nil
+	if got := s.control.status(t.Context()); got.Released || got.Problem != "measuring: a run hangs" {
+		t.Errorf("NVML is released: %+v", got)
+	}
+	s.stuck = nil
+	s.control.quiet.acting.Lock()
+	if got := s.control.status(t.Context()); got.Released || got.Problem != "measuring: a run hangs" {
+		t.Errorf("while another command acts: %+v", got)
+	}
+	s.control.quiet.acting.Unlock()
+	if got := s.control.status(t.Context()); !got.Released || got.Problem != "" || !got.QuiescedUntil.Equal(until) {
+		t.Errorf("all are released: %+v", got)
+	}
+	before := len(s.took())
+	if s.control.status(t.Context()); len(s.took()) != before {
+		t.Errorf("what is released is released again: %q", s.took())
+	}
+}
+
 // TestQuiesceEnds: by itself, on demand, and not when another took its place.
 func TestQuiesceEnds(t *testing.T) {
 	ended := func(s *scene) bool { return slices.Contains(s.took(), "nvml resume") }
@@ -285,7 +317,7 @@ func TestQuiesceEnds(t *testing.T) {
 	s.ask("POST", "/api/v1/quiesce?for=20ms", "", "")
 	waitUntil(t, "the time limit ends it", func() bool { return ended(s) })
 	waitUntil(t, "it says so", func() bool { return s.log.FilterMessage("quiesced no more").Len() == 1 })
-	if got := s.control.status(); got.QuiescedUntil != nil || got.Restart != nil || got.Problem != "" {
+	if got := s.control.status(t.Context()); got.QuiescedUntil != nil || got.Restart != nil || got.Problem != "" {
 		t.Errorf("after the time limit: %+v", got)
 	}
 
@@ -297,11 +329,11 @@ func TestQuiesceEnds(t *testing.T) {
 	for time.Since(first) < 60*time.Millisecond {
 		time.Sleep(time.Millisecond)
 	}
-	if ended(s) || s.control.status().QuiescedUntil == nil {
+	if ended(s) || s.control.status(t.Context()).QuiescedUntil == nil {
 		t.Error("the first time limit ended the second quiesce")
 	}
 	s.ask("POST", "/api/v1/resume", "", "")
-	if !ended(s) || s.control.status().QuiescedUntil != nil {
+	if !ended(s) || s.control.status(t.Context()).QuiescedUntil != nil {
 		t.Error("not resumed")
 	}
 }
@@ -316,7 +348,7 @@ func TestQuiesceIsCarriedOn(t *testing.T) {
 	}
 	s.open = []string{"/dev/nvidiactl"}
 	s.control.quiet.carryOn(t.Context(), time.Now().Add(1000*time.Hour))
-	if got := s.control.status(); got.QuiescedUntil == nil || time.Until(*got.QuiescedUntil) > mostQuiesce {
+	if got := s.control.status(t.Context()); got.QuiescedUntil == nil || time.Until(*got.QuiescedUntil) > mostQuiesce {
 		t.Errorf("the clock was set back: until %v", got.QuiescedUntil)
 	}
 	if s.wanted.Load() {
@@ -538,6 +570,16 @@ func TestListenControl(t *testing.T) {
 	if _, err := listenControl(socket.path); err == nil || !strings.Contains(err.Error(), "another process listens") {
 		t.Errorf("in use: %v", err)
 	}
+	// Nobody else can hold up the next start: others may read the directory alone.
+	lock := socket.path + ".lock"
+	if info, err := os.Stat(lock); err != nil || info.Mode() != 0o600 {
+		t.Errorf("%s: %v", lock, err)
+	}
+	held, err := os.Open(filepath.Dir(socket.path))
+	if err := errors.Join(err, syscall.Flock(int(held.Fd()), syscall.LOCK_EX)); err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
 	// Another's socket of the same name is not removed.
 	other := filepath.Join(dir, "other.sock")
 	leaveSocket(t, other)
@@ -555,6 +597,13 @@ func TestListenControl(t *testing.T) {
 	defer again.Close()
 	if again.remove(); exists(again.path) {
 		t.Error("did not remove its own socket")
+	}
+	linked := filepath.Join(dir, "linked.sock")
+	if err := os.Symlink(filepath.Join(dir, "elsewhere"), linked+".lock"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := listenControl(linked); err == nil || !strings.Contains(err.Error(), "locking "+linked+".lock: ") || exists(filepath.Join(dir, "elsewhere")) {
+		t.Errorf("a lock that is a link: %v", err)
 	}
 	file := write(t, "file", "text")
 	if _, err := listenControl(file); err == nil || !strings.Contains(err.Error(), "no socket") || !exists(file) {
@@ -660,7 +709,7 @@ func TestControlSocketOfAnotherUser(t *testing.T) {
 	}
 	finish(t, nobody("ctl", "status")).wantMistake(t, "permission denied", "owner alone")
 	r := startRunning(t, nobody("--web.listen-address=127.0.0.1:0", "--state.dir=/proc/nosuch"))
-	for _, want := range []string{"may be in use", "permission denied", "results do not outlive the exporter"} {
+	for _, want := range []string{"locking " + socket + ".lock: permission denied", "results do not outlive the exporter"} {
 		waitUntil(t, "it says "+want, func() bool { return strings.Contains(r.stderr.String(), want) })
 	}
 	if code := r.get(t, "/metrics").code; code != http.StatusOK {

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"reflect"
@@ -156,6 +157,19 @@ func TestScheduleDefaults(t *testing.T) {
 	}
 	if err := c.schedule.validate(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestScheduleLeast: what just works together is taken.
+func TestScheduleLeast(t *testing.T) {
+	for _, args := range [][]string{
+		{"--probe.bytes-per-hour=1200MiB"}, {"--probe.bytes-per-hour=0B", "--probe.bytes=1TiB"}, {"--probe.runs-per-hour=0"}, {"--probe.runs-per-hour=1"},
+		{"--probe.max-age=1h", "--probe.interval=59m"}, {"--probe.max-age=1s", "--probe.interval=0"},
+	} {
+		c, _, err := parseOnly(args...)
+		if err := errors.Join(err, c.schedule.validate()); err != nil {
+			t.Errorf("%q: %v", args, err)
+		}
 	}
 }
 

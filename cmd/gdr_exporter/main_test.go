@@ -501,6 +501,12 @@ func scheduleMistakes() []mistake {
 		"no room for messages", []string{"--probe.buffer=1MiB"}, []string{"--probe.buffer=1MiB", "4 queue pairs"},
 	}, mistake{
 		"too few bytes", []string{"--probe.bytes=1MiB"}, []string{"--probe.bytes=1MiB", "4 queue pairs"},
+	}, mistake{
+		"no run fits", []string{"--probe.bytes-per-hour=1199MiB"}, []string{"--probe.bytes-per-hour=1GiB175MiB", "at least", "up to 1GiB176MiB", "0B for no limit"},
+	}, mistake{
+		"no run fits any more", []string{"--probe.bytes=16GiB"}, []string{"--probe.bytes-per-hour=64GiB", "up to 80GiB560MiB with --probe.bytes=16GiB"},
+	}, mistake{
+		"results that go too early", []string{"--probe.max-age=1h"}, []string{"--probe.interval=1h", "below", "--probe.max-age=1h"},
 	})
 }
 

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"gdr_exporter/collector/sysread"
@@ -14,10 +16,11 @@ import (
 
 // portLoad reads what a port has moved so far from its files: two counters and
 // the rate, about seven firmware commands of an InfiniBand port and four of an
-// Ethernet one (mlx5).
+// Ethernet one (mlx5), one of them for the rate.
 type portLoad struct {
 	sysfs, device string
 	port          int
+	rates         *portRates // nil: the rate is read each time
 	io            sysread.IO
 }
 
@@ -43,7 +46,7 @@ func (p *portLoad) dir() string {
 }
 
 func (p *portLoad) read() prober.Load {
-	load := prober.Load{Rate: p.rate()}
+	load := prober.Load{Rate: p.rates.of(prober.Port{Device: p.device, Number: p.port}, p.rate)}
 	load.Sent, load.Received = p.bytes()
 	load.Time = time.Now()
 	return load
@@ -133,6 +136,44 @@ func (p *portLoad) sum(dir string, files []string, unit uint64) (sum sysread.May
 		total += value * unit
 	}
 	return sysread.Some(total), true
+}
+
+// rateAge is for how long a rate that was read holds: it changes with the link
+// alone, and a load is read every other second.
+const rateAge = time.Minute
+
+// portRates are what was read of the rates of ports.
+type portRates struct {
+	mu   sync.Mutex
+	last map[prober.Port]portRate
+}
+
+type portRate struct {
+	read  time.Time
+	value sysread.Maybe[float64] // also where it could not be read
+}
+
+// of is the rate of a port, read anew if what was read is too old.
+func (r *portRates) of(port prober.Port, read func() sysread.Maybe[float64]) sysread.Maybe[float64] {
+	if r == nil {
+		return read()
+	}
+	old := func(_ prober.Port, rate portRate) bool { return time.Since(rate.read) >= rateAge }
+	r.mu.Lock()
+	maps.DeleteFunc(r.last, old)
+	rate, fresh := r.last[port]
+	r.mu.Unlock()
+	if fresh {
+		return rate.value
+	}
+	value := read() // it may hang: other ports are not to wait for it
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.last == nil {
+		r.last = map[prober.Port]portRate{}
+	}
+	r.last[port] = portRate{time.Now(), value}
+	return value
 }
 
 // rate reads "400 Gb/sec (4X NDR)" into bytes per second.

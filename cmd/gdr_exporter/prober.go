@@ -27,6 +27,7 @@ type scheduler interface {
 	Run(ctx context.Context)
 	Saw(seen prober.Sighting)
 	Hanging() bool
+	HungRuns() []prober.HungRun
 	Isolate(reason string)
 }
 
@@ -39,7 +40,7 @@ func (d *daemon) addProber(host *proberHost, from *heritage) {
 		StagedInterval: s.staged, MaxAge: s.maxAge, Busy: prober.Busy(s.busy), Isolation: isolations[s.isolation],
 		Limits: s.limits, Spec: c.scheduledSpec(), LockPath: s.lock, MinFree: uint64(s.minFree),
 		RunsPerHour: s.runsPerHour, BytesPerHour: uint64(s.bytesPerHour),
-		StateDir: d.ownStateDir(), Kernel: kernelRelease(), BootID: bootID(), QuiescedUntil: from.QuiescedUntil,
+		StateDir: d.ownStateDir(), Kernel: kernelRelease(), BootID: bootID(), QuiescedUntil: from.QuiescedUntil, Hung: from.Hung,
 		Event:   logEvent(d.logger.With(zap.String("component", "probe"))),
 		Restart: func(reason string) { d.restarter.ask(causeCUDA, reason) },
 	}
@@ -137,18 +138,20 @@ func bootID() string {
 func (d *daemon) startProber() {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
-	d.endProber, d.proberEnded = cancel, ended
+	d.endProber, d.proberEnded, d.endsLate = cancel, ended, nil
 	go func() {
 		defer close(ended)
 		d.prober.Run(ctx)
 	}()
 }
 
+// proberGrace is how long the prober may take to end: longer than a run may.
+const proberGrace = 10 * time.Second
+
 // stopProber ends the run in progress and returns whether it ended in time. The
 // prober has written its state then.
 func (d *daemon) stopProber(ctx context.Context) bool {
-	const most = 10 * time.Second
-	ctx, cancel := context.WithTimeout(ctx, most)
+	ctx, cancel := context.WithTimeout(ctx, d.proberGrace)
 	defer cancel()
 	d.endProber()
 	select {

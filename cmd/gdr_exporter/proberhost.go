@@ -40,16 +40,17 @@ type proberHost struct {
 	mu     sync.Mutex
 	choice snapshot.PairChoice
 	active map[prober.Port]bool // ports that have been ACTIVE
-	// reading are the devices whose files are being read: one that hangs costs one
-	// goroutine.
-	reading map[string]bool
+	// reading are the devices whose files are being read, each with what is closed
+	// when it has answered: one that hangs costs one goroutine.
+	reading map[string]chan struct{}
+	rates   portRates
 }
 
 // newProberHost returns the prober's host. nvml is nil where NVML is not used.
 func newProberHost(c *config, pairs snapshot.PairChoice, taker *snapshot.Taker, nvml *gpu.Reader) *proberHost {
 	h := &proberHost{
 		config: c, taker: taker, nvml: nvml, dev: "/dev", proc: procfs.DefaultMountPoint, verbsDirs: verbsDirs, loaderFinds: loaderFinds,
-		choice: pairs, active: map[prober.Port]bool{}, reading: map[string]bool{},
+		choice: pairs, active: map[prober.Port]bool{}, reading: map[string]chan struct{}{},
 	}
 	h.choice.Active = func(port prober.Port) bool { return h.active[port] }
 	return h
@@ -104,7 +105,7 @@ func (h *proberHost) Load(ctx context.Context, pair prober.Pair) prober.Load {
 	ctx, cancel := context.WithTimeout(ctx, h.config.deadline)
 	defer cancel()
 	load, read := unlessHanging(ctx, h, pair.Device, func() prober.Load {
-		files := portLoad{sysfs: h.config.sysfs, device: pair.Device, port: pair.Port}
+		files := portLoad{sysfs: h.config.sysfs, device: pair.Device, port: pair.Port, rates: &h.rates}
 		return files.read()
 	})
 	if !read {
@@ -123,19 +124,22 @@ func (h *proberHost) Load(ctx context.Context, pair prober.Pair) prober.Load {
 
 // unlessHanging does a read of a device that may hang, unless one hangs already.
 func unlessHanging[T any](ctx context.Context, h *proberHost, device string, read func() T) (value T, ok bool) {
+	answered, done := make(chan struct{}), make(chan T, 1)
 	h.mu.Lock()
-	busy := h.reading[device]
-	h.reading[device] = true
+	_, busy := h.reading[device]
+	if !busy {
+		h.reading[device] = answered
+	}
 	h.mu.Unlock()
 	if busy {
 		return value, false
 	}
-	done := make(chan T, 1)
 	go func() {
 		result := read()
 		h.mu.Lock()
 		delete(h.reading, device)
 		h.mu.Unlock()
+		close(answered)
 		done <- result
 	}()
 	select {
@@ -144,6 +148,25 @@ func unlessHanging[T any](ctx context.Context, h *proberHost, device string, rea
 	case <-ctx.Done():
 		return value, false
 	}
+}
+
+// hanging names a device whose files are being read and do not answer soon, "" if
+// there is none. A read takes milliseconds.
+func (h *proberHost) hanging(ctx context.Context) string {
+	const soon = time.Second
+	ctx, cancel := context.WithTimeout(ctx, soon)
+	defer cancel()
+	h.mu.Lock()
+	reading := maps.Clone(h.reading)
+	h.mu.Unlock()
+	for _, device := range slices.Sorted(maps.Keys(reading)) {
+		select {
+		case <-reading[device]:
+		case <-ctx.Done():
+			return device
+		}
+	}
+	return ""
 }
 
 // errNoNVML says that this exporter does not use NVML.
@@ -239,7 +262,7 @@ func (h *proberHost) uverbsNode(device string) error {
 	case sysread.Absent(err):
 		return errors.New("no verbs devices: is ib_uverbs loaded?")
 	case err != nil:
-		return nil
+		return nil //nolint:nilerr // the run will tell
 	}
 	for _, name := range names {
 		if owner, err := sysread.ReadOnce(&io, filepath.Join(class, name, "ibdev")); err == nil && owner == device {
@@ -255,7 +278,7 @@ func (h *proberHost) uverbsNode(device string) error {
 func (h *proberHost) gpuNodes(address string) error {
 	proc := filepath.Join(h.config.procfs, "driver/nvidia")
 	if _, err := os.Stat(filepath.Join(proc, "version")); err != nil || len(h.config.gpuStandIns) > 0 {
-		return nil
+		return nil //nolint:nilerr // there is no driver
 	}
 	nodes := []string{"nvidiactl", "nvidia-uvm"}
 	if minor := deviceMinor(filepath.Join(proc, "gpus", address, "information")); minor != "" {

@@ -42,7 +42,7 @@ type quiet struct {
 	mu       sync.Mutex
 	until    time.Time // zero: not quiesced
 	timer    *time.Timer
-	problems []string // what did not let go
+	problems []string // what had not let go when it was tried last
 }
 
 // begin lets go of the drivers. It goes on to the end though ctx ends.
@@ -84,7 +84,28 @@ func (q *quiet) enter(ctx context.Context, until time.Time) {
 	q.until, q.problems = until, nil
 	q.timer = time.AfterFunc(time.Until(until), func() { q.expire(until) })
 	q.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), letGo)
+	q.release(context.WithoutCancel(ctx), until, letGo)
+}
+
+// again tries once more where something did not let go: what hung may have ended
+// since, and is closed then.
+func (q *quiet) again(ctx context.Context) {
+	const most = 100 * time.Millisecond // somebody waits for an answer
+	if !q.acting.TryLock() {
+		return
+	}
+	defer q.acting.Unlock()
+	q.mu.Lock()
+	until, held := q.until, len(q.problems) > 0
+	q.mu.Unlock()
+	if held && !until.IsZero() {
+		q.release(ctx, until, most)
+	}
+}
+
+// release has the prober and NVML let go, and notes what does not.
+func (q *quiet) release(ctx context.Context, until time.Time, most time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	// At the same time: one that hangs leaves the other its time.
 	var measuring, nvml error

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gdr_exporter/collector/snapshot"
+	"gdr_exporter/rdma/loopback/prober"
 )
 
 const (
@@ -30,6 +31,9 @@ const (
 	restartSpan  = time.Hour
 	// retryRestart is how often is looked whether what keeps a restart back is over.
 	retryRestart = 2 * time.Second
+	// mostLookPause is the longest time between two Snapshots that are taken for that:
+	// a device may hang for days.
+	mostLookPause = time.Minute
 )
 
 // cause is a kind of reason for a fresh process.
@@ -71,8 +75,12 @@ func newRestarter(logger *zap.Logger, from *heritage) *restarter {
 // ask asks for a restart.
 func (r *restarter) ask(c cause, reason string) {
 	r.mu.Lock()
+	news := r.wishes[c] != reason
 	r.wishes[c] = reason
 	r.mu.Unlock()
+	if !news { // each Snapshot asks, and an answer takes one
+		return
+	}
 	select {
 	case r.wanted <- struct{}{}:
 	default:
@@ -192,7 +200,11 @@ func (d *daemon) wait(ctx context.Context, servers *servers) error {
 			return err
 		case <-ctx.Done():
 			return nil
+		case <-d.endsLate:
+			d.startProber()
+			continue
 		case <-d.restarter.wanted:
+			d.lookout = lookout{}
 		case <-retry:
 		}
 		c, reason, wanted := d.restarter.next()
@@ -213,10 +225,44 @@ func (d *daemon) wait(ctx context.Context, servers *servers) error {
 // hangs names what hangs, "" if nothing does: execve would wait for it, and
 // nobody would serve.
 func (d *daemon) hangs(ctx context.Context) string {
+	if what := d.probeHangs(ctx); what != "" {
+		return what
+	}
+	return d.lookout.look(time.Now(), func() string { return deviceHangs(d.snapshot(ctx)) })
+}
+
+// probeHangs names what hangs of the prober.
+func (d *daemon) probeHangs(ctx context.Context) string {
 	if d.prober.Hanging() {
 		return "a measurement"
 	}
-	for _, status := range d.snapshot(ctx).Status() {
+	if device := d.proberHost.hanging(ctx); device != "" {
+		return "reading " + device
+	}
+	return ""
+}
+
+// lookout looks ever more rarely while it sees that something hangs.
+type lookout struct {
+	hangs string // what the last look saw
+	next  time.Time
+	pause time.Duration
+}
+
+// look returns what hangs, by a look or, if that was lately, by the last one.
+func (l *lookout) look(now time.Time, see func() string) string {
+	if l.hangs != "" && now.Before(l.next) {
+		return l.hangs
+	}
+	l.hangs = see()
+	l.pause = min(max(2*l.pause, retryRestart), mostLookPause)
+	l.next = now.Add(l.pause)
+	return l.hangs
+}
+
+// deviceHangs names a device that did not answer.
+func deviceHangs(s *snapshot.Snapshot) string {
+	for _, status := range s.Status() {
 		if errors.Is(status.Err, snapshot.ErrListStuck) {
 			return "listing the devices of collector " + status.Collector
 		}
@@ -237,24 +283,36 @@ func (d *daemon) restart(ctx context.Context, servers *servers) error {
 	if !wanted {
 		return errStay
 	}
-	if ended := d.stopProber(ctx); !ended || d.prober.Hanging() {
-		if ended {
-			d.startProber()
-		}
-		d.restarter.block(c, reason, "a measurement")
+	if hangs := d.quitProber(ctx); hangs != "" {
+		d.restarter.block(c, reason, hangs)
 		return errStay
 	}
 	d.logger.Info("starting afresh", zap.String("reason", reason))
-	h := &heritage{Listeners: servers.keep(), Control: d.controlSocket.keep(), QuiescedUntil: d.quiet.inForceUntil()}
-	d.restarter.leave(h, c, reason)
+	h := &heritage{Listeners: servers.keep(), Control: d.controlSocket.keep()}
 	if err := d.stop(servers); err != nil {
 		return err
 	}
+	// A command may have been answered until now.
+	h.QuiescedUntil, h.Hung = d.quiet.inForceUntil(), d.prober.HungRuns()
+	d.restarter.leave(h, c, reason)
 	d.taker.Close()
 	if isDone(ctx) { // told to end meanwhile
 		return nil
 	}
 	return d.exec(h)
+}
+
+// quitProber ends the prober for a restart. If something of it hangs it returns
+// what that is, and the prober works on.
+func (d *daemon) quitProber(ctx context.Context) (hangs string) {
+	if !d.stopProber(ctx) {
+		d.endsLate = d.proberEnded
+		return "a measurement"
+	}
+	if hangs = d.probeHangs(ctx); hangs != "" {
+		d.startProber()
+	}
+	return hangs
 }
 
 func isDone(ctx context.Context) bool { return ctx.Err() != nil }
@@ -291,6 +349,8 @@ type heritage struct {
 	Restarts      []time.Time `json:"restarts,omitempty"`
 	Isolated      string      `json:"isolated,omitempty"`
 	QuiescedUntil time.Time   `json:"quiesced_until,omitzero"`
+	// Hung are the runs that hung: nothing touches their GPUs and NICs any more.
+	Hung []prober.HungRun `json:"hung,omitempty"`
 }
 
 // keptSocket is the control socket: its descriptor, and the file of its name.

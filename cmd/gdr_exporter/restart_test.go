@@ -13,6 +13,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -24,8 +26,11 @@ import (
 
 	"gdr_exporter/collector/snapshot"
 	"gdr_exporter/collector/status"
+	"gdr_exporter/collector/sysread"
 	"gdr_exporter/gpu"
 	"gdr_exporter/gpu/nvmltest"
+	"gdr_exporter/rdma/loopback"
+	"gdr_exporter/rdma/loopback/prober"
 	"gdr_exporter/rdma/rdmatest"
 )
 
@@ -200,6 +205,17 @@ func TestRestartWishes(t *testing.T) {
 		t.Errorf("%q %q", reason, blocked)
 	}
 	r.look(fresh)
+	<-r.wanted
+	now = now.Add(time.Minute)
+	for i := range 3 { // as each Snapshot does, one that is taken for that too
+		if r.look(stale); (len(r.wanted) > 0) != (i == 0) {
+			t.Errorf("asked %d times: %d", i+1, len(r.wanted))
+		}
+		if i == 0 {
+			<-r.wanted
+		}
+	}
+	r.look(fresh)
 	r.block(causeCUDA, "late", "reading mlx5_0")
 	if reason, blocked := r.state(); reason != "" || blocked != "" {
 		t.Errorf("nothing is wanted: %q %q", reason, blocked)
@@ -265,14 +281,10 @@ func startDaemonHere(t *testing.T, root string, from *heritage) *daemonHere {
 // TestRestartLeaves: what the next process is to know.
 func TestRestartLeaves(t *testing.T) {
 	d := startDaemonHere(t, onDisk(t, noRDMA()), &heritage{Isolated: "as before"})
+	d.fake.hung = hungRuns()
 	d.quiet.open = func() ([]string, error) { return []string{"/dev/nvidiactl"}, nil }
 	d.quiet.begin(t.Context(), time.Hour)
-	var h *heritage
-	select {
-	case h = <-d.left:
-	case <-time.After(patient):
-		t.Fatalf("no restart: %v", d.log.All())
-	}
+	h := d.heir(t)
 	text, err := json.Marshal(h)
 	if err != nil {
 		t.Fatal(err)
@@ -281,6 +293,9 @@ func TestRestartLeaves(t *testing.T) {
 	got, err := inherit()
 	if err != nil || !reflect.DeepEqual(got.Listeners, h.Listeners) || *got.Control != *h.Control || got.Isolated != "as before" {
 		t.Errorf("%s became %+v, %v", text, got, err)
+	}
+	if !reflect.DeepEqual(got.Hung, d.fake.hung) {
+		t.Errorf("hung runs are forgotten: %s", text)
 	}
 	if len(got.Listeners) != 1 || got.Control == nil || len(got.Restarts) != 1 || time.Until(got.QuiescedUntil) < 59*time.Minute {
 		t.Errorf("%s", text)
@@ -293,6 +308,122 @@ func TestRestartLeaves(t *testing.T) {
 	}
 }
 
+// heir is what the daemon leaves to the process after it.
+func (d *daemonHere) heir(t *testing.T) *heritage {
+	t.Helper()
+	select {
+	case h := <-d.left:
+		return h
+	case <-time.After(patient):
+		t.Fatalf("no restart: %v", d.log.All())
+		return nil
+	}
+}
+
+func hungRuns() []prober.HungRun {
+	return []prober.HungRun{{Pair: prober.Pair{GPU: "0000:1b:00.0", Device: "mlx5_0", Port: 1}, Stage: loopback.StageRegister, Since: time.Now().Add(-time.Hour).Round(0).UTC()}}
+}
+
+// TestHungRunsAreInherited: their pairs hang in the fresh process too.
+func TestHungRunsAreInherited(t *testing.T) {
+	c, _, err := parseOnly("--state.dir=", "--path.sysfs="+t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	hung := hungRuns()
+	d := newDaemon(c, zap.NewNop(), &heritage{Hung: hung})
+	defer d.taker.Close()
+	d.prober.Saw(prober.Sighting{Time: time.Now(), Pairs: sysread.Some([]prober.Candidate{{Pair: hung[0].Pair, Distance: "PIX"}})})
+	if pairs := d.prober.Status().Pairs; len(pairs) != 1 || !pairs[0].Hung.Equal(hung[0].Since) || pairs[0].HungStage != loopback.StageRegister {
+		t.Errorf("%+v", pairs)
+	}
+	if d.prober.Hanging() {
+		t.Error("what is gone with the process before keeps this one from being replaced")
+	}
+}
+
+// TestCommandsDuringRestart: one that is answered while the process ends holds in
+// the one that takes its place.
+func TestCommandsDuringRestart(t *testing.T) {
+	for _, quiesced := range []bool{false, true} {
+		d := startDaemonHere(t, onDisk(t, noRDMA()), &heritage{})
+		command := func() { d.quiet.begin(t.Context(), time.Hour) }
+		if !quiesced {
+			command()
+			command = func() { d.quiet.end("told to resume") }
+		}
+		// A request that is being answered keeps the process for a while.
+		asked := make(chan struct{})
+		var answering atomic.Bool
+		d.quiet.open = func() ([]string, error) {
+			if answering.CompareAndSwap(false, true) {
+				close(asked)
+				<-d.waiting.Done() // it is stopping
+				command()
+			}
+			return nil, nil
+		}
+		go func() {
+			_ = newClient(d.config.socket).call(context.Background(), http.MethodGet, pathControl, nil, nil)
+		}()
+		<-asked
+		d.restarter.ask(causeCUDA, "context lost")
+		if h := d.heir(t); h.QuiescedUntil.IsZero() == quiesced {
+			t.Errorf("quiesced last: %v; handed down until %v", quiesced, h.QuiescedUntil)
+		}
+	}
+}
+
+// TestLookout: what hangs for days is looked at once a minute, and that it is over
+// is seen within that; a first look is not put off.
+func TestLookout(t *testing.T) {
+	var l lookout
+	now, looks, what := time.Now(), 0, ""
+	look := func() string { return l.look(now, func() string { looks++; return what }) }
+	for range 3 {
+		if what = ""; look() != "" {
+			t.Error("nothing hangs")
+		}
+	}
+	if looks != 3 {
+		t.Errorf("%d looks while nothing hangs", looks)
+	}
+	l, looks, what = lookout{}, 0, "reading mlx5_0"
+	for end := now.Add(time.Hour); now.Before(end); now = now.Add(retryRestart) {
+		if look() != what {
+			t.Fatalf("after %d looks nothing hangs", looks)
+		}
+	}
+	if looks < 55 || looks > 70 {
+		t.Errorf("%d looks within an hour", looks)
+	}
+	what = ""
+	over := now
+	for look() != "" {
+		now = now.Add(retryRestart)
+	}
+	if waited := now.Sub(over); waited > mostLookPause {
+		t.Errorf("seen after %v", waited)
+	}
+}
+
+// TestProberEndsLate: a prober that was told to end for a restart, and did too late
+// for it, works on when none is wanted any more.
+func TestProberEndsLate(t *testing.T) {
+	d := startDaemonHere(t, onDisk(t, noRDMA()), &heritage{})
+	runs := func() int { d.fake.mu.Lock(); defer d.fake.mu.Unlock(); return d.fake.runs }
+	waitUntil(t, "the prober runs", func() bool { return runs() == 1 })
+	d.fake.late, d.proberGrace = make(chan struct{}), 10*time.Millisecond
+	d.restarter.ask(causeQuiesce, "quiesced")
+	waitUntil(t, "it is kept back", func() bool { _, blocked := d.restarter.state(); return blocked == "a measurement" })
+	d.restarter.withdraw(causeQuiesce)
+	close(d.fake.late)
+	waitUntil(t, "the prober runs again", func() bool { return runs() == 2 })
+	if len(d.left) > 0 {
+		t.Error("restarted")
+	}
+}
+
 // TestNoRestartWhileSomethingHangs: it is said once, and the daemon goes on; when
 // the hang is over it starts afresh.
 func TestNoRestartWhileSomethingHangs(t *testing.T) {
@@ -301,6 +432,13 @@ func TestNoRestartWhileSomethingHangs(t *testing.T) {
 		"a device": func(t *testing.T, _ *daemonHere, fs *rdmatest.FaultFS) (func(), string) {
 			fs.Set(sick.File(1, "state"), rdmatest.Rule{Hang: true})
 			return fs.ClearAll, "reading " + sick.Name
+		},
+		"a port's file": func(_ *testing.T, d *daemonHere, _ *rdmatest.FaultFS) (func(), string) {
+			ctx, cancel := context.WithCancel(context.Background())
+			cancel()
+			answers := make(chan struct{})
+			unlessHanging(ctx, d.proberHost, "mlx5_7", func() int { <-answers; return 0 })
+			return sync.OnceFunc(func() { close(answers) }), "reading mlx5_7"
 		},
 		"a run": func(t *testing.T, d *daemonHere, _ *rdmatest.FaultFS) (func(), string) {
 			set := func(hanging bool) {
@@ -316,6 +454,7 @@ func TestNoRestartWhileSomethingHangs(t *testing.T) {
 			root, fs := faulty(t, tree)
 			d := startDaemonHere(t, root, &heritage{})
 			over, says := hang(t, d, fs)
+			defer over()
 			defer fs.ClearAll()
 			blocked := func() *observer.ObservedLogs { return d.log.FilterMessageSnippet("a fresh start is needed") }
 			d.restarter.ask(causeCUDA, "context lost")

@@ -118,7 +118,31 @@ func (s *scheduleConfig) validate() error {
 			return usagef("--probe.%s=%v: must be from %v to %v", b.flag, b.value, b.least, b.most)
 		}
 	}
-	return s.validateNumbers()
+	if err := s.validateNumbers(); err != nil {
+		return err
+	}
+	return s.validateTogether()
+}
+
+// mostOfRun is what a full run moves at most: over each path the bytes that are
+// timed, and those of the other phases as package loopback has them by default:
+// warm-up, completion events, and what is read back to be verified.
+func (s *scheduleConfig) mostOfRun() units.Base2Bytes {
+	const warmUp, events, readBack = 32 * units.MiB, 64 * units.MiB, 16 * units.MiB
+	return units.Base2Bytes(len(loopback.Paths)) * (s.bytes + warmUp + events + readBack)
+}
+
+// validateTogether refuses what would let a pair have no result for good, or for a
+// while again and again.
+func (s *scheduleConfig) validateTogether() error {
+	switch least := s.mostOfRun(); {
+	case s.bytesPerHour > 0 && s.bytesPerHour < least:
+		return usagef("--probe.bytes-per-hour=%v: no run would ever be made, since one moves up to %v with --probe.bytes=%v: must be at least that, or 0B for no limit",
+			s.bytesPerHour, least, s.bytes)
+	case s.interval >= s.maxAge:
+		return usagef("--probe.interval=%v: good results would go between two runs with --probe.max-age=%v: must be below that", s.interval, s.maxAge)
+	}
+	return nil
 }
 
 func (s *scheduleConfig) validateNumbers() error {

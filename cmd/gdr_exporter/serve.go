@@ -34,11 +34,15 @@ type daemon struct {
 	taker     *snapshot.Taker
 	ready     atomic.Bool
 	restarter *restarter
+	lookout   lookout
 	exec      func(*heritage) error
 
 	prober        scheduler
+	proberHost    *proberHost
 	endProber     context.CancelFunc
 	proberEnded   chan struct{}
+	proberGrace   time.Duration
+	endsLate      <-chan struct{} // proberEnded, if the prober was told to end for nothing
 	unlockState   func()
 	quiet         *quiet
 	control       *control
@@ -98,22 +102,21 @@ func (d *daemon) run(ctx context.Context, servers *servers) error {
 }
 
 func newDaemon(c *config, logger *zap.Logger, from *heritage) *daemon {
-	d := &daemon{config: c, logger: logger, restarter: newRestarter(logger, from), exec: (*heritage).exec, unlockState: func() {}}
+	d := &daemon{config: c, logger: logger, restarter: newRestarter(logger, from), exec: (*heritage).exec, unlockState: func() {}, proberGrace: proberGrace}
 	d.waiting, d.endWaiting = context.WithCancel(context.Background())
-	var host *proberHost
 	builder := snapshot.New(snapshot.Options{
 		MaxAge: c.maxAge, Deadline: c.deadline,
 		Tell: logReadError(logger), Changed: logChange(logger), Taken: func(s *snapshot.Snapshot) {
 			d.restarter.look(s)
-			d.prober.Saw(host.sighting(s))
+			d.prober.Saw(d.proberHost.sighting(s))
 		},
 	})
 	c.addRDMA(builder)
 	nvml := c.addGPU(builder)
 	builder.Prober(func() *prober.Status { return d.prober.Status() })
 	d.taker = builder.Taker()
-	host = newProberHost(c, c.schedule.pairs.choice(), d.taker, nvml)
-	d.addProber(host, from)
+	d.proberHost = newProberHost(c, c.schedule.pairs.choice(), d.taker, nvml)
+	d.addProber(d.proberHost, from)
 	d.addControl(nvml)
 	return d
 }

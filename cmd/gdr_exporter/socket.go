@@ -42,7 +42,7 @@ func listenControl(path string) (*controlSocket, error) {
 	}
 	// Two processes that start at once must not take each other's socket for one
 	// that was left.
-	unlock, err := lockDir(dir)
+	unlock, err := lockName(path + ".lock")
 	if err != nil {
 		return nil, err
 	}
@@ -148,12 +148,15 @@ func makeDir(dir string) error {
 	return errors.Join(os.MkdirAll(dir, 0o755), os.Chmod(dir, 0o755))
 }
 
-// lockDir locks a directory. Others hold it for a moment only.
-func lockDir(dir string) (unlock func(), err error) {
+// lockName locks a file beside a socket. Others hold it for a moment only, and
+// only those who may open it: anybody can lock a directory that he can read. The
+// file stays, since removing it would let two processes lock two of one name.
+func lockName(path string) (unlock func(), err error) {
 	const tries, pause = 50, 20 * time.Millisecond
-	file, err := os.Open(dir)
+	// What else there may be by that name is neither followed nor waited for.
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("locking %s: %w", path, unpath(err))
 	}
 	for range tries {
 		if err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
@@ -163,7 +166,7 @@ func lockDir(dir string) (unlock func(), err error) {
 	}
 	if err != nil {
 		file.Close()
-		return nil, fmt.Errorf("locking %s: %w", dir, err)
+		return nil, fmt.Errorf("locking %s: %w", path, err)
 	}
 	return func() { file.Close() }, nil
 }

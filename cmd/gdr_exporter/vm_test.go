@@ -81,7 +81,7 @@ var kernelBoots = []kernelBoot{
 	{
 		name:  "prober",
 		flags: []string{"--devices", "6", "--topology", "gdr", "--module", "../../gpu/affinity/testdata/module/gdrtest_pci"},
-		tests: []string{"ProberTraffic", "ProberPort", "ProberHang", "ProberCrash", "ProberKilled", "ProberQuiesce", "ProberSticky"},
+		tests: []string{"ProberFaults", "ProberTraffic", "ProberPort", "ProberKilled"},
 	},
 	{
 		name: "PCIe page",

@@ -227,7 +227,7 @@ func (c *child) kill() bool {
 // hung is the ending of a child that was killed for being late, or could not even
 // be killed. What it told of its result holds.
 func (c *child) hung() prober.Ending {
-	ending := c.watch.hung()
+	ending := c.watch.hung(c.gone)
 	if c.answered() {
 		ending.Result = *c.result
 	}

@@ -82,8 +82,11 @@ func (r *Runner) inProcess(ctx context.Context, order prober.Order, watch *watch
 	if run == nil {
 		run = loopback.Run
 	}
-	done := make(chan loopback.Result, 1)
-	go func() { done <- run(ctx, spec) }()
+	done, gone := make(chan loopback.Result, 1), make(chan struct{})
+	go func() {
+		defer close(gone)
+		done <- run(ctx, spec)
+	}()
 	patience := time.NewTimer(spec.Deadline + r.grace())
 	defer patience.Stop()
 	ended := ctx.Done()
@@ -95,7 +98,7 @@ func (r *Runner) inProcess(ctx context.Context, order prober.Order, watch *watch
 			ended = nil
 			patience.Reset(min(r.grace(), watch.left(r.grace())))
 		case <-patience.C:
-			return watch.hung()
+			return watch.hung(gone)
 		}
 	}
 }
@@ -149,9 +152,9 @@ func (w *watch) known() loopback.Result {
 	}
 }
 
-// hung is how a run ends that does not.
-func (w *watch) hung() prober.Ending {
-	return prober.Ending{Result: w.known(), Hung: true, Stage: w.close()}
+// hung is how a run ends that does not; gone is closed when it has after all.
+func (w *watch) hung(gone <-chan struct{}) prober.Ending {
+	return prober.Ending{Result: w.known(), Hung: true, Stage: w.close(), Gone: gone}
 }
 
 // failed is a run that ended in the stage open.

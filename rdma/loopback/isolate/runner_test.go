@@ -158,6 +158,9 @@ func TestHung(t *testing.T) {
 			if took := time.Since(began); took > 20*time.Second {
 				t.Errorf("%s: given up after %v", by, took)
 			}
+			if gone := isClosed(e.Gone); gone != isolated { // a child was killed and reaped
+				t.Errorf("%s: gone %v", by, gone)
+			}
 			if isolated {
 				wantGone(t, pid)
 			}
@@ -165,7 +168,8 @@ func TestHung(t *testing.T) {
 	})
 }
 
-// TestHungQuiet: a run that was left behind tells nobody any more.
+// TestHungQuiet: a run that was left behind tells nobody any more, but that it has
+// ended after all.
 func TestHungQuiet(t *testing.T) {
 	order := orderOf(false)
 	order.Spec.Deadline = 50 * time.Millisecond
@@ -173,19 +177,19 @@ func TestHungQuiet(t *testing.T) {
 	order.Spec.OnStage = func(loopback.Stage, loopback.Path) { told.Add(1) }
 	r := runnerOf("")
 	r.Grace = 50 * time.Millisecond
-	goOn, gone := make(chan struct{}), make(chan struct{})
+	goOn := make(chan struct{})
 	r.run = func(_ context.Context, spec loopback.Spec) loopback.Result {
-		defer close(gone)
 		spec.OnStage(loopback.StageOpen, "")
 		<-goOn
 		spec.OnStage(loopback.StageGate, "")
 		return loopback.Result{}
 	}
-	if e := r.Run(t.Context(), order); !e.Hung || e.Stage != loopback.StageOpen {
+	e := r.Run(t.Context(), order)
+	if !e.Hung || e.Stage != loopback.StageOpen || isClosed(e.Gone) {
 		t.Errorf("%+v", e)
 	}
 	close(goOn)
-	<-gone
+	wantClosed(t, e.Gone)
 	if told.Load() != 1 {
 		t.Errorf("told %d times", told.Load())
 	}
@@ -234,8 +238,55 @@ func TestUnkillable(t *testing.T) {
 	if !c.attend(t.Context(), time.Millisecond) {
 		t.Error("it is gone")
 	}
-	if e := c.hung(); !e.Hung || e.Result.NUMANode != 5 {
+	e := c.hung()
+	if !e.Hung || e.Result.NUMANode != 5 || isClosed(e.Gone) {
 		t.Errorf("%+v", e)
+	}
+	close(c.gone)
+	wantClosed(t, e.Gone)
+}
+
+// TestReapedLate: a child that was given up while it was there is reaped when it
+// goes at last, and that is told.
+func TestReapedLate(t *testing.T) {
+	r := runnerOf("hangs")
+	order := orderOf(true)
+	c, err := r.start(newWatch(order))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := r.orderText(&order)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = c.stdin.Write(text)
+	e := c.hung()
+	c.close()
+	if isClosed(e.Gone) {
+		t.Error("it is gone")
+	}
+	if err := c.process.Kill(); err != nil {
+		t.Error(err)
+	}
+	wantClosed(t, e.Gone)
+	wantGone(t, c.process.Pid)
+}
+
+func isClosed(gone <-chan struct{}) bool {
+	select {
+	case <-gone:
+		return true
+	default:
+		return false // also of nil
+	}
+}
+
+func wantClosed(t *testing.T, gone <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-gone:
+	case <-time.After(longest):
+		t.Error("nobody tells that it is gone")
 	}
 }
 

@@ -90,16 +90,18 @@ func (p *Prober) serve(ctx context.Context, wanted Request) []Attempt {
 		}
 		open = append(open, pair)
 	}
-	busy := map[*pair]Reason{}
+	seen := map[*pair]*watched{}
 	if !wanted.Force && len(open) > 0 {
-		busy = p.watchLoad(ctx, open)
+		seen = p.watchLoad(ctx, open)
 	}
 	for _, pair := range open {
-		if reason := busy[pair]; reason != ReasonNone {
-			attempts = append(attempts, skippedAttempt(pair.Pair, reason, nil))
-			continue
+		if w := seen[pair]; w != nil {
+			if reason := p.busyNow(ctx, pair, w); reason != ReasonNone {
+				attempts = append(attempts, skippedAttempt(pair.Pair, reason, nil))
+				continue
+			}
 		}
-		attempts = append(attempts, p.runOnce(ctx, pair, DepthFull, !wanted.Force))
+		attempts = append(attempts, p.runOnce(ctx, pair, DepthFull, !wanted.Force, seen[pair]))
 	}
 	return attempts
 }

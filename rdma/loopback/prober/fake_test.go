@@ -26,6 +26,7 @@ type fakeHost struct {
 	unknown   bool // load cannot be read
 	processes map[string][]int
 	blocked   Reason
+	deaf      bool // processes cannot be read
 	began     time.Time
 	looks     int
 	loads     int
@@ -130,6 +131,9 @@ func (h *fakeHost) setTraffic(bytesPerSecond float64) {
 func (h *fakeHost) Processes(_ context.Context, gpu string) ([]int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.deaf {
+		return nil, errors.New("NVML does not answer")
+	}
 	return slices.Clone(h.processes[gpu]), nil
 }
 

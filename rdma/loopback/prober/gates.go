@@ -8,6 +8,10 @@ const (
 	computeExclusive  = 3
 )
 
+// contextSize is the GPU memory that a CUDA context takes, beside which MinFree
+// must be free: 527 MiB on an H200, 555 MiB on the largest GPU known.
+const contextSize = 640 << 20
+
 // gate says what keeps a pair from a run of a depth, load aside. The lock is not
 // held.
 func (p *Prober) gate(pair *pair, depth Depth) (Reason, error) {
@@ -41,7 +45,7 @@ func (p *Prober) gateSeen(pair *pair, depth Depth) Reason {
 		return ReasonMIG
 	case gpu.Persistence.Known && !gpu.Persistence.Value && gpu.Processes.Value == 0:
 		return ReasonPersistence // a context would initialise the GPU, its end the opposite
-	case gpu.Free.Known && gpu.Free.Value < p.options.MinFree:
+	case gpu.Free.Known && gpu.Free.Value < p.options.MinFree+contextSize:
 		return ReasonMemory
 	case depth == DepthFull && port.State.Value != portActive:
 		return ReasonPort

@@ -15,6 +15,8 @@ type known struct {
 	ports                   map[Port]PortSighting
 	gpus                    map[string]GPUSighting
 	gpusSeen                bool
+	devices                 []string
+	devicesSeen             bool
 }
 
 // identity is that of a pair as the host is now.
@@ -28,11 +30,12 @@ func (k *known) identity(at Pair) Identity {
 func (p *Prober) Saw(s Sighting) {
 	now := time.Now()
 	p.mu.Lock()
-	var events []Event
-	appeared := s.Pairs.Known && p.setPairs(s.Pairs.Value, now)
-	events = append(events, p.sawModules(&s, now)...)
+	// What happened first, to all pairs that are known: one whose NIC is gone is
+	// none of those to be measured any more.
+	events := p.sawModules(&s, now)
 	events = append(events, p.sawPorts(&s, now)...)
 	events = append(events, p.sawGPUs(&s, now)...)
+	appeared := s.Pairs.Known && p.setPairs(s.Pairs.Value, now)
 	events = append(events, p.checkIdentity(now)...)
 	if s.Confidential.Known {
 		p.host.confidential = s.Confidential.Value
@@ -53,14 +56,16 @@ func (p *Prober) Saw(s Sighting) {
 const eventDue EventKind = "due"
 
 // setPairs takes the pairs there are, and reports whether one appeared: it may be
-// due before the loop would look again. What is known of one that goes is kept for
-// when it comes back.
+// due before the loop would look again. One whose NIC or GPU is gone goes on being
+// shown for as long as a result would stand: that it is not measured is news. What
+// is known of others that go is kept for when they come back.
 func (p *Prober) setPairs(candidates []Candidate, now time.Time) (appeared bool) {
 	seen := map[Pair]bool{}
 	for _, c := range candidates {
 		seen[c.Pair] = true
 		if known := p.pairs[c.Pair]; known != nil {
 			known.class(c)
+			known.seen = now
 			continue
 		}
 		known := p.rest[c.Pair]
@@ -69,12 +74,14 @@ func (p *Prober) setPairs(candidates []Candidate, now time.Time) (appeared bool)
 			known = newPair(c, p.options.Rand.Float64())
 		}
 		known.class(c)
+		known.seen = now
+		p.hungBefore(known)
 		known.first(now, &p.options)
 		p.pairs[c.Pair] = known
 		appeared = true
 	}
 	for at, gone := range p.pairs {
-		if !seen[at] && gone.hung.IsZero() {
+		if !seen[at] && gone.hung.IsZero() && (!p.host.lacks(at) || now.Sub(gone.seen) > p.options.MaxAge) {
 			p.rest[at] = gone
 			delete(p.pairs, at)
 		}
@@ -82,12 +89,31 @@ func (p *Prober) setPairs(candidates []Candidate, now time.Time) (appeared bool)
 	return appeared
 }
 
-// every is what there is to tell of all pairs of which f is true.
+// hungBefore notes that a run of the pair hung in the process before this one.
+func (p *Prober) hungBefore(pair *pair) {
+	for _, run := range p.options.Hung {
+		if run.Pair == pair.Pair {
+			pair.hung, pair.hungStage = run.Since, run.Stage
+		}
+	}
+}
+
+// lacks reports whether a pair's RDMA device or GPU is known to be gone.
+func (k *known) lacks(at Pair) bool {
+	_, port := k.ports[Port{at.Device, at.Port}]
+	_, gpu := k.gpus[at.GPU]
+	return k.devicesSeen && !port && !slices.Contains(k.devices, at.Device) || k.gpusSeen && !gpu
+}
+
+// every is what there is to tell of all pairs of which matches is true, those of
+// the state file that were not seen yet too.
 func (p *Prober) every(matches func(Pair) bool, do func(*pair) []Event) []Event {
 	var events []Event
-	for at, pair := range p.pairs {
-		if matches(at) {
-			events = append(events, do(pair)...)
+	for _, of := range []map[Pair]*pair{p.pairs, p.rest} {
+		for at, pair := range of {
+			if matches(at) {
+				events = append(events, do(pair)...)
+			}
 		}
 	}
 	return events
@@ -146,6 +172,7 @@ func changed(what, before, after string) string {
 // and cannot be exchanged.
 func (p *Prober) driverChanged() {
 	if p.cudaLoaded && p.isolation() == InProcess {
+		p.cudaUnusable = true
 		go p.options.Restart("the driver changed and this process has the old libcuda loaded")
 	}
 }
@@ -166,7 +193,10 @@ func (p *Prober) sawPorts(s *Sighting, now time.Time) []Event {
 		case known && before.State.Known && was && !is:
 			events = append(events, p.every(at, func(pair *pair) []Event { return pair.invalidate(WithdrawnPort, "the port is not ACTIVE any more") })...)
 		case known && before.State.Known && !was && is:
-			events = append(events, p.every(at, hurries(now, 0))...)
+			events = append(events, p.every(at, func(pair *pair) []Event {
+				pair.portUp(now, p.options.interval())
+				return []Event{{Kind: eventDue, Pair: pair.Pair}}
+			})...)
 		}
 		if seen.Firmware == "" {
 			seen.Firmware = before.Firmware
@@ -180,6 +210,7 @@ func (p *Prober) sawPorts(s *Sighting, now time.Time) []Event {
 		}
 	}
 	if s.Devices.Known {
+		p.host.devices, p.host.devicesSeen = s.Devices.Value, true
 		for port := range p.host.ports {
 			if !slices.Contains(s.Devices.Value, port.Device) {
 				delete(p.host.ports, port)
@@ -213,6 +244,9 @@ func (p *Prober) sawGPUs(s *Sighting, now time.Time) []Event {
 	for address, seen := range s.GPUs.Value {
 		before, known := p.host.gpus[address]
 		at := func(pair Pair) bool { return pair.GPU == address }
+		if !seen.Processes.Known || p.touched(address, s.Time) {
+			seen.Processes = before.Processes
+		}
 		if known {
 			events = append(events, p.sawGPU(at, before, seen, now)...)
 		}
@@ -221,9 +255,6 @@ func (p *Prober) sawGPUs(s *Sighting, now time.Time) []Event {
 		}
 		if !seen.Usable.Known {
 			seen.Usable = before.Usable
-		}
-		if !seen.Processes.Known {
-			seen.Processes = before.Processes
 		}
 		s.GPUs.Value[address] = seen
 	}
@@ -235,6 +266,15 @@ func (p *Prober) sawGPUs(s *Sighting, now time.Time) []Event {
 	}
 	p.host.gpus, p.host.gpusSeen = s.GPUs.Value, true
 	return events
+}
+
+// touched reports whether a run of ours was on a GPU when it was looked at: its
+// context is among the processes then.
+func (p *Prober) touched(gpu string, looked time.Time) bool {
+	const cached = 5 * time.Second // that what NVML said may be
+	last, ever := p.lastRun[gpu]
+	running := p.running != nil && p.running.GPU == gpu
+	return ever && (running || looked.Sub(last) < cached)
 }
 
 func (p *Prober) sawGPU(at func(Pair) bool, before, seen GPUSighting, now time.Time) []Event {

@@ -19,23 +19,50 @@ const (
 // loads are looks at a pair's load, oldest first.
 type loads []Load
 
-// watchLoad looks at the load of pairs over the window, and returns what keeps
-// each from traffic. It returns early, with nothing, if ctx is done.
-func (p *Prober) watchLoad(ctx context.Context, pairs []*pair) map[*pair]Reason {
-	seen := make([]loads, len(pairs))
+// watched is what was seen of a pair before a run.
+type watched struct {
+	loads     loads
+	processes []int // on its GPU when the first look was taken
+	err       error // they could not be read
+}
+
+// watchLoad looks at the load of pairs over the window. It stops looking at one
+// that is busy, and returns early if ctx is done.
+func (p *Prober) watchLoad(ctx context.Context, pairs []*pair) map[*pair]*watched {
+	seen := map[*pair]*watched{}
+	for _, pair := range pairs {
+		w := &watched{}
+		w.processes, w.err = p.options.Host.Processes(ctx, pair.GPU)
+		seen[pair] = w
+	}
 	for look := range windowLooks {
 		if look > 0 && !sleep(ctx, window/(windowLooks-1)) {
-			return nil
+			return seen
 		}
-		for i, pair := range pairs {
-			seen[i] = append(seen[i], p.options.Host.Load(ctx, pair.Pair))
+		for _, pair := range pairs {
+			if w := seen[pair]; len(w.loads) < 2 || !w.loads.busy().load() {
+				w.loads = append(w.loads, p.options.Host.Load(ctx, pair.Pair))
+			}
 		}
 	}
-	busy := map[*pair]Reason{}
-	for i, pair := range pairs {
-		busy[pair] = seen[i].busy()
+	return seen
+}
+
+// busyNow says what keeps a pair from traffic, of which the window was a moment
+// ago: other pairs ran since.
+func (p *Prober) busyNow(ctx context.Context, pair *pair, w *watched) Reason {
+	const moment = time.Second
+	if len(w.loads) < 2 {
+		return ReasonStopped
 	}
-	return busy
+	if busy := w.loads.busy(); busy != ReasonNone {
+		return busy
+	}
+	last := w.loads[len(w.loads)-1]
+	if time.Since(last.Time) < moment {
+		return ReasonNone
+	}
+	return loads{last, p.options.Host.Load(ctx, pair.Pair)}.busy()
 }
 
 // busy says what the load keeps from: a counter that went backwards or could not

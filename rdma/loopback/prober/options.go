@@ -36,6 +36,8 @@ type Options struct {
 	Kernel, BootID string // uname -r, /proc/sys/kernel/random/boot_id
 	// QuiescedUntil: the process before was quiesced until then.
 	QuiescedUntil time.Time
+	// Hung are the runs that hung in the process before this one took its place.
+	Hung []HungRun
 
 	// Event is told what an operator wants in the log; nil: nobody is.
 	Event func(Event)
@@ -44,6 +46,13 @@ type Options struct {
 	Restart func(reason string)
 	// Rand spreads the runs of many nodes; nil: one of its own.
 	Rand *rand.Rand
+}
+
+// HungRun is a run that hangs.
+type HungRun struct {
+	Pair
+	Stage loopback.Stage `json:"stage"`
+	Since time.Time      `json:"since"`
 }
 
 // EventKind is a kind of Event.

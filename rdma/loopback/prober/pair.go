@@ -30,9 +30,14 @@ type pair struct {
 	full, registration *Completed
 	withdrawn          string
 	repeat             *repeat
-	broken             int // runs that could not be carried through, in a row
+	broken             int         // runs that could not be carried through, in a row
+	refused            int         // runs that were refused when they began, in a row
+	notBefore          time.Time   // that a refused one is tried again
+	ups                []time.Time // when the port came up, within the last hour
+	seen               time.Time   // when it was last to be measured
 	skip               Reason
 	hung               time.Time
+	hungOn             bool // its call or process is still there
 	hungHere           bool // in this process
 	hungStage          loopback.Stage
 	mismatches         uint64
@@ -40,9 +45,10 @@ type pair struct {
 
 // repeat is a result that waits to be repeated.
 type repeat struct {
-	result *Completed // the best of those that agree
-	runs   int        // that agree
-	until  time.Time
+	result   *Completed // the best of those that agree
+	runs     int        // that agree
+	until    time.Time
+	withdrew bool // the rates
 }
 
 func newPair(c Candidate, phase float64) *pair {
@@ -60,7 +66,8 @@ func (p *pair) candidate() Candidate { return Candidate{p.Pair, p.distance, p.di
 // forget drops all results, but not that a run hangs.
 func (p *pair) forget() {
 	p.attempted, p.succeeded = map[Depth]time.Time{}, map[Depth]time.Time{}
-	p.full, p.registration, p.withdrawn, p.repeat, p.broken, p.mismatches = nil, nil, "", nil, 0, 0
+	p.full, p.registration, p.withdrawn, p.repeat, p.mismatches = nil, nil, "", nil, 0
+	p.broken, p.refused, p.notBefore = 0, 0, time.Time{}
 }
 
 // known is the newest standing result that says how the pair is, nil if none does.
@@ -96,17 +103,17 @@ func (p *pair) complete(c *Completed, now time.Time) []Event {
 		}
 	}
 	if !p.worsens(c) {
-		p.repeat = nil
+		p.dropRepeat()
 		return p.accept(c)
-	}
-	// What failed has no rates, whether or not it is believed yet.
-	if outcome := c.Judgement.Outcome; outcome == loopback.Failed || outcome == loopback.Corrupt {
-		p.withdraw()
 	}
 	if p.repeat == nil {
 		p.repeat = &repeat{result: c, until: now.Add(repeatWithin)}
 	} else if p.repeat.result.Judgement.Outcome.Worse(c.Judgement.Outcome) || p.repeat.result.Judgement.Outcome == c.Judgement.Outcome {
 		p.repeat.result = c
+	}
+	// What failed has no rates, whether or not it is believed yet.
+	if outcome := c.Judgement.Outcome; (outcome == loopback.Failed || outcome == loopback.Corrupt) && p.withdraw() {
+		p.repeat.withdrew = true
 	}
 	p.repeat.runs++
 	if p.repeat.runs <= mostRepeats {
@@ -131,8 +138,16 @@ func (p *pair) expireRepeat(now time.Time) []Event {
 	if p.repeat.runs > 1 {
 		return p.confirm()
 	}
-	p.repeat = nil
+	p.dropRepeat()
 	return nil
+}
+
+// dropRepeat ends a repetition that nothing came of, or that disagreed.
+func (p *pair) dropRepeat() {
+	if p.repeat != nil && p.repeat.withdrew && p.withdrawn == WithdrawnFailed {
+		p.withdrawn = ""
+	}
+	p.repeat = nil
 }
 
 // accept lets a result stand.
@@ -150,11 +165,13 @@ func (p *pair) accept(c *Completed) []Event {
 	return nil
 }
 
-// withdraw takes the rates back.
-func (p *pair) withdraw() {
-	if p.full != nil && p.withdrawn == "" {
-		p.withdrawn = WithdrawnFailed
+// withdraw takes the rates back, and reports whether there were any.
+func (p *pair) withdraw() bool {
+	if p.full == nil || p.withdrawn != "" {
+		return false
 	}
+	p.withdrawn = WithdrawnFailed
+	return true
 }
 
 // fail takes a run that could not be carried through, and after repetitions of it
@@ -178,7 +195,8 @@ func (p *pair) invalidate(withdrawn, text string) []Event {
 	if p.full != nil {
 		p.withdrawn = withdrawn
 	}
-	p.full, p.registration, p.repeat, p.broken = nil, nil, nil, 0
+	p.full, p.registration, p.repeat = nil, nil, nil
+	p.broken, p.refused, p.notBefore = 0, 0, time.Time{}
 	if !had {
 		return nil
 	}

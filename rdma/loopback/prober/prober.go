@@ -32,8 +32,12 @@ type Prober struct {
 	looked        time.Time
 	quiescedUntil time.Time
 	isolate       string // why runs are made in child processes; "": as the options say
+	crashed       string // why that is so for the rest of the boot
 	cudaLoaded    bool   // a run in this process has loaded libcuda
+	cudaUnusable  bool   // which does not work any more, or is another driver's
 	running       *Pair
+	inProcess     bool                    // the running one is
+	lastRun       map[string]time.Time    // by GPU: when a run began or ended last
 	cancel        context.CancelCauseFunc // of what is being done
 	runs          map[RunKind]uint64
 	skips         map[Reason]uint64
@@ -58,7 +62,7 @@ func New(options Options) *Prober {
 	p := &Prober{
 		options: options.withDefaults(), wake: make(chan struct{}, 1), asked: make(chan request), work: make(chan struct{}, 1),
 		began: time.Now(), pairs: map[Pair]*pair{}, rest: map[Pair]*pair{},
-		runs: map[RunKind]uint64{}, skips: map[Reason]uint64{}, ports: map[Port]PortRecord{}, baselines: baselines{},
+		lastRun: map[string]time.Time{}, runs: map[RunKind]uint64{}, skips: map[Reason]uint64{}, ports: map[Port]PortRecord{}, baselines: baselines{},
 	}
 	p.host.kernel = options.Kernel
 	p.load()
@@ -103,16 +107,18 @@ func (p *Prober) step(ctx context.Context) time.Duration {
 		p.look(ctx)
 	}
 	p.tell(p.expire(time.Now()))
-	waiting := false
+	p.dropLock() // of a run that hung and is gone
+	least, waiting := time.Duration(0), false
 	if due := p.due(time.Now()); len(due) > 0 {
 		waiting = p.makeRuns(ctx, due)
+		least = leastWait
 	}
 	p.save()
 	wait := p.untilDue(time.Now())
 	if waiting {
 		wait = min(wait, retryBusy)
 	}
-	return wait
+	return max(wait, least)
 }
 
 // stale reports whether the last look is older than most.
@@ -165,7 +171,7 @@ func (p *Prober) due(now time.Time) []*pair {
 	for _, pair := range p.pairs {
 		if pair.hung.IsZero() && pair.need(now, p.options.Interval > 0) != needNothing {
 			due = append(due, pair)
-		} else if pair.hung.IsZero() {
+		} else if pair.hung.IsZero() && !now.Before(pair.notBefore) {
 			pair.setSkip(ReasonNone)
 		}
 	}
@@ -193,15 +199,7 @@ func (p *Prober) untilDue(now time.Time) time.Duration {
 		wait = min(wait, max(p.quiescedUntil.Sub(now), 0))
 	}
 	for _, pair := range p.pairs {
-		if pair.hung.IsZero() && pair.due.After(now) && p.options.Interval > 0 {
-			wait = min(wait, pair.due.Sub(now))
-		}
-		// Load keeps no registration from being repeated.
-		if pair.repeat != nil && (pair.skip == ReasonNone || pair.skip.load() && pair.repeat.result.Depth == DepthRegister) {
-			wait = 0
-		} else if pair.repeat != nil {
-			wait = min(wait, max(pair.repeat.until.Sub(now), 0))
-		}
+		wait = min(wait, pair.untilDue(now, &p.options))
 	}
 	return wait
 }
@@ -256,19 +254,39 @@ func (p *Prober) Hanging() bool {
 }
 
 func (p *Prober) hangingHere() bool {
-	return p.options.Isolation == InProcess && slices.ContainsFunc(slices.Collect(maps.Values(p.pairs)), func(pair *pair) bool { return pair.hungHere })
+	for _, pair := range p.pairs {
+		if pair.hungHere {
+			return true
+		}
+	}
+	return false
 }
 
-// hangs returns a pair whose run hangs.
+// hangs returns a pair whose run hangs and holds what it holds.
 func (p *Prober) hangs() (Pair, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, pair := range p.pairs {
-		if !pair.hung.IsZero() {
+		if pair.hungOn {
 			return pair.Pair, true
 		}
 	}
 	return Pair{}, false
+}
+
+// HungRuns are the runs that hang, or did: their pairs are left alone, by the
+// process that takes the place of this one too.
+func (p *Prober) HungRuns() []HungRun {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var runs []HungRun
+	for _, pair := range p.pairs {
+		if !pair.hung.IsZero() {
+			runs = append(runs, HungRun{pair.Pair, pair.hungStage, pair.hung})
+		}
+	}
+	slices.SortFunc(runs, func(a, b HungRun) int { return comparePairs(a.Pair, b.Pair) })
+	return runs
 }
 
 // Isolate makes all further runs in child processes, for a reason to be shown.

@@ -615,10 +615,29 @@ func TestRestartWishes(t *testing.T) {
 			if n := wishes(); n != want {
 				t.Errorf("%s: %d wishes", isolation, n)
 			}
-			l.runner.set(func(o Order) Ending { e := broken(o); e.Sticky = true; return e })
+			l.runner.set(finds(0.97))
 			now(t, l)
-			if n := wishes(); n < 2*want || want == 0 && n > 0 {
-				t.Errorf("%s: %d wishes", isolation, n)
+			if last := l.runner.all()[len(l.runner.all())-1]; !last.Isolated {
+				t.Error("the next run is in the process that has the old libcuda")
+			}
+		})
+		synctest.Test(t, func(t *testing.T) {
+			l := newLab(t, func(o *Options) { o.Isolation = isolation }, pair0, pair1)
+			l.runner.set(func(o Order) Ending {
+				e := finds(0.97)(o)
+				if o.Pair == pair0 && !o.Isolated {
+					e = broken(o)
+					e.Sticky = true
+				}
+				return e
+			})
+			time.Sleep(30 * time.Minute)
+			synctest.Wait()
+			if want := map[bool]int{true: 1}[isolation == InProcess]; len(l.wishes) != want {
+				t.Errorf("%s: %d wishes after a sticky error", isolation, len(l.wishes))
+			}
+			if s := l.Status(); s.Pairs[0].Full == nil || s.Pairs[1].Full == nil {
+				t.Error("no run in a child process before the restart")
 			}
 		})
 	}

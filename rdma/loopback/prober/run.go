@@ -36,7 +36,7 @@ func (p *Prober) makeRuns(ctx context.Context, due []*pair) (waiting bool) {
 				p.registerInstead(ctx, pair) // it does not need the port
 			}
 		case depth == DepthRegister:
-			waiting = p.runOnce(ctx, pair, DepthRegister, true).Skip.passes() || waiting
+			waiting = p.runOnce(ctx, pair, DepthRegister, true, nil).Skip.passes() || waiting
 		default:
 			traffic = append(traffic, pair)
 		}
@@ -44,10 +44,10 @@ func (p *Prober) makeRuns(ctx context.Context, due []*pair) (waiting bool) {
 	if len(traffic) == 0 {
 		return waiting
 	}
-	busy := p.watchLoad(ctx, traffic)
+	seen := p.watchLoad(ctx, traffic)
 	for _, pair := range traffic {
 		if ctx.Err() == nil {
-			waiting = p.runUnder(ctx, pair, busy[pair]).passes() || waiting
+			waiting = p.runUnder(ctx, pair, seen[pair]).passes() || waiting
 		}
 	}
 	return waiting
@@ -91,12 +91,13 @@ func (p *Prober) needOf(pair *pair) need {
 
 // runUnder runs a pair as deep as its load allows, and returns why that was not
 // the full depth.
-func (p *Prober) runUnder(ctx context.Context, pair *pair, busy Reason) Reason {
+func (p *Prober) runUnder(ctx context.Context, pair *pair, seen *watched) Reason {
+	busy := p.busyNow(ctx, pair, seen)
 	if busy == ReasonNone {
-		return p.runOnce(ctx, pair, DepthFull, true).Skip
+		return p.runOnce(ctx, pair, DepthFull, true, seen).Skip
 	}
 	if p.options.Busy == BusyFull && p.busyFullDue(pair) {
-		return p.runOnce(ctx, pair, DepthFull, false).Skip
+		return p.runOnce(ctx, pair, DepthFull, false, nil).Skip
 	}
 	p.skipped(pair, busy, nil)
 	if p.options.Busy != BusyOff {
@@ -105,13 +106,13 @@ func (p *Prober) runUnder(ctx context.Context, pair *pair, busy Reason) Reason {
 	return busy
 }
 
-// busyFullDue reports whether a full run under load is due. What waits to be
-// repeated is not repeated under load more often than that either.
+// busyFullDue reports whether a full run under load is due: seldom, and to repeat
+// one that was made under load.
 func (p *Prober) busyFullDue(pair *pair) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	last := pair.attempted[DepthFull]
-	return last.IsZero() || time.Since(last) >= p.options.BusyInterval
+	return pair.repeat != nil && !pair.repeat.result.Idle || last.IsZero() || time.Since(last) >= p.options.BusyInterval
 }
 
 // registerInstead makes a registration run, if one is due, for a pair whose full
@@ -124,37 +125,41 @@ func (p *Prober) registerInstead(ctx context.Context, pair *pair) {
 		return
 	}
 	if reason, _ := p.gate(pair, DepthRegister); reason == ReasonNone {
-		p.runOnce(ctx, pair, DepthRegister, false)
+		p.runOnce(ctx, pair, DepthRegister, false, nil)
 	}
 }
 
-// runOnce makes a run. What was seen of the host is fresh when it begins.
-func (p *Prober) runOnce(ctx context.Context, pair *pair, depth Depth, idle bool) Attempt {
+// runOnce makes a run. What was seen of the host is fresh when it begins; seen is
+// what was seen of the pair before, nil for nothing.
+func (p *Prober) runOnce(ctx context.Context, pair *pair, depth Depth, idle bool, seen *watched) Attempt {
 	attempt := Attempt{Pair: pair.Pair, Depth: depth}
 	skip := func(reason Reason, err error) Attempt {
 		attempt.Skip, attempt.Text = reason, text(err)
 		p.skipped(pair, reason, err)
 		return attempt
 	}
-	if p.stale(time.Now(), freshLook) {
-		p.look(ctx)
-	}
-	if reason, err := p.gate(pair, depth); reason != ReasonNone {
+	if reason, err := p.mayBegin(ctx, pair, depth); reason != ReasonNone {
 		return skip(reason, err)
 	}
-	if ctx.Err() != nil {
-		return skip(interruption(context.Cause(ctx)), nil)
+	if seen == nil {
+		seen = &watched{}
+		seen.processes, seen.err = p.options.Host.Processes(ctx, pair.GPU)
+	}
+	if seen.err != nil {
+		return skip(ReasonLoadUnknown, seen.err) // nobody could tell that a job comes
 	}
 	if reason, err := p.takeLock(); reason != ReasonNone {
 		return skip(reason, err)
 	}
-	began := time.Now()
-	ending, cause := p.watched(ctx, p.order(pair, depth, idle, began))
-	p.finish(pair, depth, began, &ending)
+	order := p.order(pair, depth, idle)
+	began := order.began
+	p.save() // that a run is in progress, see load
+	ending, cause := p.watched(ctx, order.Order, seen.processes)
+	p.finish(pair, &order, &ending)
 	p.dropLock()
 	judged := p.judge(pair, &ending.Result)
 	result, reason := classify(&ending, cause, judged)
-	p.count(depth, result)
+	p.count(&order, &ending, result, cause == nil)
 	if result == RunInterrupted {
 		return skip(reason, ending.Result.Err())
 	}
@@ -164,6 +169,20 @@ func (p *Prober) runOnce(ctx context.Context, pair *pair, depth Depth, idle bool
 	return attempt
 }
 
+// mayBegin looks at what keeps a run from beginning, with a fresh look.
+func (p *Prober) mayBegin(ctx context.Context, pair *pair, depth Depth) (Reason, error) {
+	if p.stale(time.Now(), freshLook) {
+		p.look(ctx)
+	}
+	if reason, err := p.gate(pair, depth); reason != ReasonNone {
+		return reason, err
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		return interruption(cause), cause
+	}
+	return ReasonNone, nil
+}
+
 func text(err error) string {
 	if err == nil {
 		return ""
@@ -171,14 +190,17 @@ func text(err error) string {
 	return err.Error()
 }
 
-// takeLock takes the host-wide lock. After a run that hangs it is held for good.
+// takeLock takes the host-wide lock. It is held for as long as a run hangs.
 func (p *Prober) takeLock() (Reason, error) {
 	if p.options.LockPath == "" || p.lock != nil {
 		return ReasonNone, nil
 	}
 	lock, err := loopback.TryLock(p.options.LockPath)
-	if err != nil {
+	switch {
+	case errors.Is(err, loopback.ErrLocked):
 		return ReasonLocked, err
+	case err != nil:
+		return ReasonLock, err
 	}
 	p.lock = lock
 	return ReasonNone, nil
@@ -192,16 +214,28 @@ func (p *Prober) dropLock() {
 	p.lock = nil
 }
 
+// begun is an Order whose run has begun.
+type begun struct {
+	Order
+	depth Depth
+	idle  bool
+	began time.Time
+}
+
 // order is a run that begins now.
-func (p *Prober) order(pair *pair, depth Depth, idle bool, now time.Time) Order {
+func (p *Prober) order(pair *pair, depth Depth, idle bool) begun {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	now := time.Now()
 	pair.attempted[depth] = now
 	running := pair.Pair
-	p.running = &running
-	isolated := p.isolation() == InChild
+	p.running, p.lastRun[pair.GPU] = &running, now
+	// Until the process is replaced whose CUDA does not work any more.
+	isolated := p.isolation() == InChild || p.cudaUnusable
+	p.inProcess = !isolated
 	p.cudaLoaded = p.cudaLoaded || !isolated
-	return Order{Pair: pair.Pair, Spec: p.spec(pair, depth, idle), Isolated: isolated}
+	p.unsaved = p.unsaved || !isolated
+	return begun{Order{Pair: pair.Pair, Spec: p.spec(pair, depth, idle), Isolated: isolated}, depth, idle, now}
 }
 
 // spec is what is measured.
@@ -217,10 +251,21 @@ func (p *Prober) spec(pair *pair, depth Depth, idle bool) loopback.Spec {
 	switch {
 	case !idle:
 		spec.Slices = busySlices
-	case pair.full == nil || time.Since(pair.full.Staged) >= p.options.StagedInterval:
+	case pair.stagedDue(p.options.StagedInterval):
 		spec.Paths = loopback.Paths
 	}
 	return spec
+}
+
+// stagedDue reports whether path staged is to be measured: seldom, but again at
+// once where it went wrong.
+func (p *pair) stagedDue(interval time.Duration) bool {
+	if p.full == nil || time.Since(p.full.Staged) >= interval {
+		return true
+	}
+	return slices.ContainsFunc(p.full.Result.Paths, func(path loopback.PathResult) bool {
+		return path.Path == loopback.PathStaged && (path.Err != nil || path.Mismatches.Value > 0)
+	})
 }
 
 // expected is how many bytes a run moves, at most.
@@ -238,10 +283,10 @@ func (p *Prober) expected(pair *pair, depth Depth) uint64 {
 
 // watched makes a run and ends it at once if a process comes to its GPU. cause is
 // why it was ended, nil if it was not.
-func (p *Prober) watched(ctx context.Context, order Order) (ending Ending, cause error) {
+func (p *Prober) watched(ctx context.Context, order Order, before []int) (ending Ending, cause error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	watcher := newWatcher(ctx, p.options.Host, order.GPU)
+	watcher := &watcher{host: p.options.Host, gpu: order.GPU, before: before}
 	order.Started = watcher.own
 	watching, stop := context.WithCancel(ctx)
 	var group sync.WaitGroup
@@ -264,15 +309,9 @@ type watcher struct {
 	host   Host
 	gpu    string
 	before []int
-	known  bool
 
 	mu  sync.Mutex
 	pid int // of the run
-}
-
-func newWatcher(ctx context.Context, host Host, gpu string) *watcher {
-	before, err := host.Processes(ctx, gpu)
-	return &watcher{host: host, gpu: gpu, before: before, known: err == nil}
 }
 
 func (w *watcher) own(pid int) {
@@ -284,7 +323,7 @@ func (w *watcher) own(pid int) {
 // newcomer waits for a process that was not there before. One of them is the run
 // itself: in a container it may have another id for the driver.
 func (w *watcher) newcomer(ctx context.Context) bool {
-	for w.known && sleep(ctx, watchEvery) {
+	for first := true; first || sleep(ctx, watchEvery); first = false {
 		now, err := w.host.Processes(ctx, w.gpu)
 		if err != nil {
 			continue
@@ -305,32 +344,44 @@ func (w *watcher) newcomer(ctx context.Context) bool {
 	return false
 }
 
-// finish takes the costs of a run, and what it left if it hangs.
-func (p *Prober) finish(pair *pair, depth Depth, began time.Time, ending *Ending) {
+// finish takes what a run left if it hangs, or if CUDA does not work any more.
+func (p *Prober) finish(pair *pair, order *begun, ending *Ending) {
 	p.mu.Lock()
-	p.running, p.unsaved = nil, true
-	moved := ending.Result.TransferredBytes
-	if ending.Hung || ending.Crash != "" {
-		moved = max(moved, p.expected(pair, depth)) // nobody has counted
-	}
-	p.budget.spend(began, moved)
+	now := time.Now()
+	p.running, p.inProcess, p.unsaved = nil, false, true
+	p.lastRun[pair.GPU] = now
 	for i := range ending.Result.Paths {
 		pair.mismatches += uint64(ending.Result.Paths[i].Mismatches.Value)
 	}
-	here := p.isolation() == InProcess
 	if ending.Hung {
-		pair.hung, pair.hungHere, pair.hungStage = time.Now(), here, ending.Stage
+		pair.hung, pair.hungStage, pair.hungOn, pair.hungHere = now, ending.Stage, true, !order.Isolated
 	}
+	sticky := ending.Sticky && !order.Isolated
+	p.cudaUnusable = p.cudaUnusable || sticky
 	p.mu.Unlock()
-	switch {
-	case ending.Hung:
-		p.tell([]Event{{Kind: EventHung, Pair: pair.Pair, Text: string(ending.Stage)}})
-		if here {
-			p.Isolate("a run hangs in this process")
-		}
-	case ending.Sticky && here:
+	if sticky {
 		p.options.Restart("CUDA does not work in this process any more")
 	}
+	if !ending.Hung {
+		return
+	}
+	if ending.Gone != nil {
+		go p.waitGone(pair, ending.Gone)
+	}
+	p.tell([]Event{{Kind: EventHung, Pair: pair.Pair, Text: string(ending.Stage)}})
+	if !order.Isolated {
+		p.Isolate("a run hung in this process")
+	}
+}
+
+// waitGone waits for a run that was given up. Its pair is left alone all the same,
+// but nothing is held any more.
+func (p *Prober) waitGone(pair *pair, gone <-chan struct{}) {
+	<-gone
+	p.mu.Lock()
+	pair.hungOn, pair.hungHere = false, false
+	p.mu.Unlock()
+	p.nudge()
 }
 
 func (p *Prober) judge(pair *pair, result *loopback.Result) loopback.Judgement {
@@ -372,10 +423,25 @@ func interruption(cause error) Reason {
 	return ReasonStopped
 }
 
-func (p *Prober) count(depth Depth, result RunResult) {
+// count counts a run, and what it cost. One that was refused when it began cost
+// nothing of the budget, and is not tried again soon.
+func (p *Prober) count(order *begun, ending *Ending, result RunResult, byItself bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.runs[RunKind{depth, result}]++
+	p.runs[RunKind{order.depth, result}]++
+	pair, moved := p.pairs[order.Pair], ending.Result.TransferredBytes
+	if pair == nil {
+		pair = newPair(Candidate{}, 0) // it has gone meanwhile
+	}
+	if result == RunInterrupted && byItself {
+		pair.refuse(time.Now(), p.options.interval())
+		return
+	}
+	pair.refused, pair.notBefore = 0, time.Time{}
+	if ending.Hung || ending.Crash != "" {
+		moved = max(moved, p.expected(pair, order.depth)) // nobody has counted
+	}
+	p.budget.spend(order.began, moved)
 }
 
 // learn takes what a run found. It returns that, and why it is not fine.
@@ -390,7 +456,7 @@ func (p *Prober) learn(pair *pair, ending *Ending, result RunResult, found *Comp
 		found, why = nil, events[0].Text
 	case RunHung:
 		pair.withdraw()
-		pair.repeat = nil
+		pair.repeat = nil // what it withdrew stays so
 		found, why = nil, "hangs in stage "+string(ending.Stage)
 	default:
 		p.complement(pair, found)

@@ -39,10 +39,15 @@ type State struct {
 	Driver  *string `json:"driver"`
 	Peermem *string `json:"peermem"`
 	// QuiescedUntil is when the quiesce in force ends, nil for none.
-	QuiescedUntil *time.Time   `json:"quiesced_until"`
-	Pairs         []PairState  `json:"pairs"`
-	Ports         []PortRecord `json:"ports"`
-	Baselines     []*Baseline  `json:"baselines"`
+	QuiescedUntil *time.Time `json:"quiesced_until"`
+	// Running is a run in progress in the exporter's own process: if it is there at
+	// a start, the exporter ended during it.
+	Running *Pair `json:"running"`
+	// Isolated is why no run is made in the exporter's own process during this boot.
+	Isolated  string       `json:"isolated"`
+	Pairs     []PairState  `json:"pairs"`
+	Ports     []PortRecord `json:"ports"`
+	Baselines []*Baseline  `json:"baselines"`
 }
 
 // PairState is what is kept of a pair.
@@ -174,9 +179,11 @@ func (p *Prober) load() {
 	if err != nil {
 		p.tell([]Event{{Kind: EventState, Text: "beginning afresh", Err: err}})
 	}
-	sameBoot := s.BootID == p.options.BootID
+	sameBoot := s.BootID != "" && s.BootID == p.options.BootID
+	now := time.Now()
 	for i := range s.Pairs {
 		kept := s.Pairs[i].pair(p.options.Rand.Float64())
+		kept.notAfter(now)
 		if !sameBoot {
 			kept.invalidate(WithdrawnReboot, "reboot")
 		}
@@ -191,11 +198,50 @@ func (p *Prober) load() {
 	if sameBoot && s.QuiescedUntil != nil {
 		p.quiescedUntil = *s.QuiescedUntil
 	}
+	if sameBoot {
+		p.loadIsolation(s)
+	}
 	if sameBoot && s.Driver != nil {
 		p.host.driver, p.host.driverSeen = *s.Driver, true
 	}
 	if sameBoot && s.Peermem != nil {
 		p.host.peermem, p.host.peermemSeen = *s.Peermem, true
+	}
+}
+
+// loadIsolation keeps what may end the exporter out of its process, if it did so
+// once. What ended it is not known: it may have been killed.
+func (p *Prober) loadIsolation(s *State) {
+	p.crashed = s.Isolated
+	if s.Running != nil && p.options.Isolation == InProcess {
+		p.crashed = fmt.Sprintf("the exporter ended during a run of %s and %s in its process", s.Running.GPU, s.Running.Device)
+		p.unsaved = true
+	}
+	if p.crashed != "" && p.options.Isolation == InProcess {
+		p.isolate = p.crashed
+		p.tell([]Event{{Kind: EventIsolation, Text: p.crashed}})
+	}
+}
+
+// notAfter takes times of a clock that was ahead for now: they would be young for
+// ever.
+func (p *pair) notAfter(now time.Time) {
+	clamp := func(at *time.Time) {
+		if at.After(now) {
+			*at = now
+		}
+	}
+	for _, times := range []map[Depth]time.Time{p.attempted, p.succeeded} {
+		for depth, at := range times {
+			clamp(&at)
+			times[depth] = at
+		}
+	}
+	for _, c := range []*Completed{p.full, p.registration} {
+		if c != nil {
+			clamp(&c.Time)
+			clamp(&c.Staged)
+		}
 	}
 }
 
@@ -251,6 +297,11 @@ func (p *Prober) state() *State {
 	if until := p.quiescedUntil; !until.IsZero() {
 		s.QuiescedUntil = &until
 	}
+	if p.running != nil && p.inProcess {
+		running := *p.running
+		s.Running = &running
+	}
+	s.Isolated = p.crashed
 	for _, of := range []map[Pair]*pair{p.pairs, p.rest} {
 		for _, at := range slices.SortedFunc(maps.Keys(of), comparePairs) {
 			s.Pairs = append(s.Pairs, of[at].state())

@@ -70,6 +70,7 @@ const (
 	ReasonMemlock      Reason = "memlock"
 	ReasonQuiesced     Reason = "quiesced"
 	ReasonLocked       Reason = "locked"      // another run holds the lock
+	ReasonLock         Reason = "lock_failed" // the lock's file cannot be made or opened
 	ReasonBudget       Reason = "budget"      // runs or bytes of this hour are used up
 	ReasonHung         Reason = "hung"        // a run of this GPU or NIC hangs since
 	ReasonNewProcess   Reason = "new_process" // a run ended for a process that came
@@ -79,7 +80,7 @@ const (
 // Reasons are all reasons but ReasonNone.
 var Reasons = []Reason{
 	ReasonPort, ReasonNICBusy, ReasonGPUBusy, ReasonLoadUnknown, ReasonMemory, ReasonComputeMode, ReasonMIG, ReasonMPS, ReasonPersistence,
-	ReasonConfidential, ReasonGPU, ReasonLibrary, ReasonDeviceNode, ReasonMemlock, ReasonQuiesced, ReasonLocked, ReasonBudget, ReasonHung,
+	ReasonConfidential, ReasonGPU, ReasonLibrary, ReasonDeviceNode, ReasonMemlock, ReasonQuiesced, ReasonLocked, ReasonLock, ReasonBudget, ReasonHung,
 	ReasonNewProcess, ReasonStopped,
 }
 
@@ -175,6 +176,9 @@ type Ending struct {
 	// before; Stage is what it was doing.
 	Hung  bool
 	Stage loopback.Stage
+	// Gone is closed when a run that was given up as hung has ended after all: its
+	// call returned, or its process was reaped. nil: nobody will tell.
+	Gone <-chan struct{}
 	// Crash is how the process died that ran it ("signal: segmentation fault"), ""
 	// if it did not.
 	Crash string
