@@ -13,9 +13,9 @@ var (
 		"1 if the kernel has devlink with health reporters."+devlinkNote)
 	devlinkState = gauge("gdr_rdma_device_health_reporter_state_id",
 		"State of a devlink health reporter of the device's PCI function while it is not healthy: 1 error (not recovered). With mlx5: fw, fw_fatal, tx, rx, vnic. "+
-			"A reporter that is read has gdr_rdma_device_health_reporter_errors_total in any case."+devlinkNote)
+			"A reporter that is read has gdr_rdma_device_health_reporter_errors_total in any case, but for tx and rx without errors."+devlinkNote)
 	devlinkErrors = counter("gdr_rdma_device_health_reporter_errors_total",
-		"Errors reported to a devlink health reporter of the device's PCI function since its driver was loaded."+devlinkNote)
+		"Errors reported to a devlink health reporter of the device's PCI function since its driver was loaded. tx and rx, which watch over queues of the network interface and not RDMA's, have no series before the first error."+devlinkNote)
 	devlinkRecoveries = counter("gdr_rdma_device_health_reporter_recoveries_total",
 		"Successful recoveries by a devlink health reporter of the device's PCI function since its driver was loaded. No series before the first error."+devlinkNote)
 	devlinkDump = gauge("gdr_rdma_device_health_reporter_last_dump_timestamp_seconds",
@@ -25,6 +25,10 @@ var (
 // maxReporters bounds the health reporters shown of one device. mlx5 has five,
 // bnxt_en and ice have three each.
 const maxReporters = 16
+
+// ofNetdev are the reporters on queues of the network interface, which carry no
+// RDMA: they are worth a series once they have something to report.
+var ofNetdev = map[string]bool{"tx": true, "rx": true}
 
 // showDevlink shows whether the kernel has devlink at all.
 func showDevlink(p *page, r *devlink.Reading) {
@@ -44,7 +48,7 @@ func showReporters(p *page, cache *labelCache, device labels, reporters []devlin
 		if r.State.Known && r.State.Value != devlink.StateHealthy {
 			p.add(devlinkState, float64(r.State.Value), at)
 		}
-		if r.Errors.Known {
+		if r.Errors.Known && (r.Errors.Value > 0 || !ofNetdev[r.Name]) {
 			p.add(devlinkErrors, float64(r.Errors.Value), at)
 		}
 		// There is nothing to recover from before the first error.

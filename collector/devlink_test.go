@@ -19,7 +19,7 @@ func TestDevlinkGolden(t *testing.T) {
 	fatal := reporter("fw_fatal", devlink.StateError, 1, 0)
 	fatal.LastDump = sysread.Some(time.UnixMilli(1_799_999_999_500))
 	reading := devlink.Reading{Read: goldenTime, Supported: sysread.Some(true), Reporters: []devlink.Reporter{
-		reporter("fw", devlink.StateHealthy, 2, 0), fatal, reporter("tx", devlink.StateHealthy, 5, 5),
+		reporter("fw", devlink.StateHealthy, 2, 0), fatal, reporter("tx", devlink.StateHealthy, 5, 5), reporter("rx", devlink.StateHealthy, 0, 0),
 		{Bus: "pci", Device: "0000:18:00.0", Name: "silent"},
 		{Bus: "auxiliary", Device: "mlx5_core.sf.4", Name: "fw", State: sysread.Some(1)},
 	}}

@@ -21,7 +21,7 @@ var (
 	nvmlUp = gauge("gdr_gpu_nvml_up",
 		"1 if NVML works, 0 if not: gdr_gpu_nvml_state says why. Absent while a call hangs.")
 	nvmlState = gauge("gdr_gpu_nvml_state",
-		"1 for the state that NVML is in: up, no_library (libnvidia-ml.so.1 is not there), no_driver (the kernel module is not loaded), "+
+		"1 for the state that NVML is in: up, quiesced (shut down until gdr_quiesced_until_timestamp_seconds, so that the driver can be unloaded), no_library (libnvidia-ml.so.1 is not there), no_driver (the kernel module is not loaded), "+
 			"no_permission (the device files may not be opened), version_mismatch (library and kernel module are of different versions), failed. Absent while a call hangs.")
 	nvmlStale = gauge("gdr_gpu_nvml_library_stale",
 		"1 if the library on disk is another than the one that the process has loaded and can never let go of: the exporter starts itself afresh then.")

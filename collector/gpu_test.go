@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -444,7 +445,7 @@ func TestGPUCases(t *testing.T) {
 			for i := range m.GPUs[0].Links {
 				m.GPUs[0].Links[i] = gputest.Link{Fields: map[uint32]uint64{nvml.FI_DEV_NVLINK_GET_STATE: 0}}
 			}
-		}, []string{`gdr_nvlink_active_links{gpu_address="0000:18:00.0"} 0`, `gdr_nvlink_active_links{gpu_address="0000:2a:00.0"} 18`, `gdr_nvlink_state_id{gpu_address="0000:18:00.0",nvlink="0"} 0`}, nil, 0},
+		}, []string{`gdr_nvlink_active_links{gpu_address="0000:18:00.0"} 0`, `gdr_nvlink_active_links{gpu_address="0000:2a:00.0"} 18`, `gdr_nvlink_state_id{gpu_address="0000:18:00.0",nvlink="0"} 0`}, []string{`gdr_nvlink_state_id{gpu_address="0000:2a:00.0"`}, 0},
 		"71 recoveries of one link are real counters": {gputest.HGXB200, func(m *gputest.Machine) {
 			m.GPUs[0].Links[4].Fields[nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS] = 505
 		}, []string{`gdr_nvlink_recoveries_total{gpu_address="0000:18:00.0"} 505`}, nil, 0},
@@ -462,7 +463,7 @@ func TestGPUCases(t *testing.T) {
 		"80 the device tells its number of links": {gputest.HGXH100, func(m *gputest.Machine) {
 			m.GPUs[0].Fields[nvml.FI_DEV_NVLINK_LINK_COUNT] = 8
 			m.GPUs[0].Links = m.GPUs[0].Links[:8]
-		}, []string{`gdr_nvlink_links{gpu_address="0000:18:00.0"} 8`}, []string{`gdr_nvlink_state_id{gpu_address="0000:18:00.0",nvlink="8"}`}, 0},
+		}, []string{`gdr_nvlink_links{gpu_address="0000:18:00.0"} 8`, `gdr_nvlink_active_links{gpu_address="0000:18:00.0"} 8`}, []string{`gdr_nvlink_state_id{gpu_address="0000:18:00.0"`}, 0},
 		"81 NVLink 5 through the old call":    {gputest.HGXB200, nil, nil, []string{"gdr_nvlink_replay_errors_total{", "gdr_nvlink_crc_errors_total{"}, 0},
 		"82 Gen1 at idle":                     {gputest.A100PCIe, nil, []string{`gdr_gpu_pcie_generation{gpu_address="0000:18:00.0"} 1`, `gdr_gpu_pcie_host_max_generation{gpu_address="0000:18:00.0"} 4`}, nil, 0},
 		"85 width lost":                       {gputest.HGXH100, func(m *gputest.Machine) { m.GPUs[0].Width = 8 }, []string{`gdr_gpu_pcie_width_lanes{gpu_address="0000:18:00.0"} 8`, `gdr_gpu_pcie_max_width_lanes{gpu_address="0000:18:00.0"} 16`}, nil, 0},
@@ -550,5 +551,34 @@ func BenchmarkGPUPage(b *testing.B) {
 				showFabric(p, s)
 			}
 		})
+	}
+}
+
+// TestNVLinkStates: by default links that are active have no series, but for
+// certain: where one did not answer, what the others said is shown.
+func TestNVLinkStates(t *testing.T) {
+	link := func(number, state int) gpu.Link { return gpu.Link{Number: number, State: sysread.Some(state)} }
+	active, silent := sysread.Some(2), gpu.Link{Number: 2}
+	for name, c := range map[string]struct {
+		n    gpu.NVLink
+		all  bool
+		want string
+	}{
+		"all active":        {gpu.NVLink{Active: active, Links: []gpu.Link{link(0, 1), link(1, 2)}}, false, ""},
+		"two are not":       {gpu.NVLink{Active: active, Links: []gpu.Link{link(0, 1), link(1, 0), link(2, 2), link(3, 3)}}, false, "1=0 3=3 "},
+		"one is not known":  {gpu.NVLink{Links: []gpu.Link{link(0, 1), link(1, 2), silent}}, false, "0=1 1=2 "},
+		"asked for by link": {gpu.NVLink{Active: active, Links: []gpu.Link{link(0, 1), link(1, 2)}}, true, "0=1 1=2 "},
+	} {
+		p := newPage()
+		showLinkStates(p, &c.n, c.all, pairs("gpu_address", "0000:18:00.0"))
+		got := ""
+		for _, mf := range p.gather() {
+			for _, m := range mf.Metric {
+				got += fmt.Sprintf("%s=%v ", m.Label[1].GetValue(), m.Gauge.GetValue())
+			}
+		}
+		if got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
 	}
 }

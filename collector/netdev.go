@@ -15,12 +15,8 @@ const configNote = " Read every 10 minutes, and when the carrier comes or goes."
 var (
 	netdevMTU = gauge("gdr_rdma_port_netdev_mtu_bytes",
 		"MTU of the port's network interface (mtu). RDMA's own is the largest of 256 to 4096 bytes that fits into it."+slowNote)
-	netdevCarrierUps = counter("gdr_rdma_port_carrier_ups_total",
-		"Times the carrier of the port's network interface came (carrier_up_count)."+slowNote)
-	netdevCarrierDowns = counter("gdr_rdma_port_carrier_downs_total",
-		"Times the carrier of the port's network interface went (carrier_down_count)."+slowNote)
 	netdevHidden = gauge("gdr_rdma_port_netdev_hidden",
-		"1 if the port's network interface is not in the network namespace of the exporter (hostNetwork in Kubernetes), so that ethtool and DCB cannot be asked.")
+		"1 if the port's network interface is not in the network namespace of the exporter (hostNetwork in Kubernetes), so that ethtool and DCB cannot be asked. Absent otherwise.")
 	netdevEthtool = gauge("gdr_rdma_port_ethtool_supported",
 		"1 if the driver of the port's network interface has ethtool statistics, 0 if not, as for bonds.")
 	netdevDCB = gauge("gdr_rdma_port_dcb_supported",
@@ -67,6 +63,9 @@ func netdevFamily(m *netdev.Meaning) *family {
 	}
 	vendors := strings.ReplaceAll(strings.Join(m.Vendors(), ", "), "%", "N")
 	help := upperFirst(m.Help) + " (ethtool: " + vendors + made + ")." + slowNote
+	if m.Rare {
+		help += " No series while it is 0."
+	}
 	if m.Extra {
 		help += " With --rdma.ethtool-all only."
 	}
@@ -85,12 +84,6 @@ func showNetdev(p *page, cache *labelCache, port labels, r *netdev.Reading) {
 	if r.MTU.Known {
 		p.add(netdevMTU, float64(r.MTU.Value), port)
 	}
-	if r.CarrierUps.Known {
-		p.add(netdevCarrierUps, float64(r.CarrierUps.Value), port)
-	}
-	if r.CarrierDowns.Known {
-		p.add(netdevCarrierDowns, float64(r.CarrierDowns.Value), port)
-	}
 	showNetdevStatus(p, port, r)
 	showNetdevConfig(p, cache, port, r)
 	for i := range r.Stats {
@@ -106,8 +99,8 @@ func showNetdev(p *page, cache *labelCache, port labels, r *netdev.Reading) {
 // showNetdevStatus shows which sources answer. One that failed shows nothing:
 // its failure is counted elsewhere.
 func showNetdevStatus(p *page, port labels, r *netdev.Reading) {
-	if r.EthtoolStatus != netdev.StatusUnknown || r.DCBStatus != netdev.StatusUnknown {
-		p.addBool(netdevHidden, r.EthtoolStatus == netdev.StatusHidden, port)
+	if r.EthtoolStatus == netdev.StatusHidden {
+		p.add(netdevHidden, 1, port)
 	}
 	for _, source := range []struct {
 		family *family

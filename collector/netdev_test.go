@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	"github.com/prometheus/common/expfmt"
 
+	"gdr_exporter/collector/sysread"
 	"gdr_exporter/rdma/netdev"
 	"gdr_exporter/rdma/nlattr"
 )
@@ -252,8 +253,8 @@ func TestNetdevStatus(t *testing.T) {
 		{netdev.Reading{}, ""},
 		{netdev.Reading{Name: "eth0", Read: time.Unix(1, 0)}, "trust_info=1"},
 		{netdev.Reading{Name: "eth0", EthtoolStatus: netdev.StatusHidden, DCBStatus: netdev.StatusHidden}, "netdev_hidden=1 trust_info=1"},
-		{netdev.Reading{Name: "eth0", EthtoolStatus: netdev.StatusUnsupported}, "ethtool_supported=0 netdev_hidden=0 trust_info=1"},
-		{netdev.Reading{Name: "eth0", DCBStatus: netdev.StatusRead}, "dcb_supported=1 netdev_hidden=0 trust_info=1"},
+		{netdev.Reading{Name: "eth0", EthtoolStatus: netdev.StatusUnsupported}, "ethtool_supported=0 trust_info=1"},
+		{netdev.Reading{Name: "eth0", DCBStatus: netdev.StatusRead}, "dcb_supported=1 trust_info=1"},
 	} {
 		p := newPage()
 		var cache labelCache
@@ -266,4 +267,14 @@ func TestNetdevStatus(t *testing.T) {
 			t.Errorf("%+v: %v, want %s", c.reading, got, c.want)
 		}
 	}
+}
+
+// TestNetdevHiddenGolden: of an interface in another network namespace only that
+// is shown, and what sysfs has.
+func TestNetdevHiddenGolden(t *testing.T) {
+	reading := netdev.Reading{Name: "eth0", EthtoolStatus: netdev.StatusHidden, DCBStatus: netdev.StatusHidden, MTU: sysread.Some[uint64](9000)}
+	p := newPage()
+	var cache labelCache
+	showNetdev(p, &cache, cache.of("mlx5_0", "1"), &reading)
+	comparePage(t, p, filepath.Join("testdata", "netdev", "hidden.metrics"))
 }

@@ -24,7 +24,8 @@ var (
 	nvlinkActive = gauge("gdr_nvlink_active_links",
 		"Number of the GPU's NVLinks that are active or asleep.")
 	nvlinkState = gauge("gdr_nvlink_state_id",
-		"State of an NVLink (NVML field 165, else nvmlDeviceGetNvLinkState): 0 inactive, 1 active, 2 sleep, 3 active but not for traffic.")
+		"State of an NVLink (NVML field 165, else nvmlDeviceGetNvLinkState): 0 inactive, 1 active, 2 sleep, 3 active but not for traffic. "+
+			"Without --collector.nvlink.per-link links that are active or asleep have no series where all states are known, that is where gdr_nvlink_active_links is there.")
 	nvlinkInfo = gauge("gdr_nvlink_info",
 		"Facts about the GPU's NVLinks, value 1: version, what is at the other end (remote: gpu, switch, ibmnpu) and its PCI address where the host shows it; several where links differ. "+
 			"Of each link with --collector.nvlink.per-link, else nvlink is empty."+gpuNote)
@@ -55,6 +56,9 @@ var nvlinkCounters = func() []*family {
 // nvlinkVersions are NVML's numbers of NVLink versions.
 var nvlinkVersions = map[uint64]string{1: "1.0", 2: "2.0", 3: "2.2", 4: "3.0", 5: "3.1", 6: "4.0", 7: "5.0", 8: "6.0"}
 
+// countsActive are the states of links that gdr_nvlink_active_links counts.
+var countsActive = map[int]bool{1: true, 2: true}
+
 // showNVLink shows the NVLinks.
 func showNVLink(p *page, s *snapshot.Snapshot) {
 	reading := s.NVML()
@@ -67,13 +71,24 @@ func showNVLink(p *page, s *snapshot.Snapshot) {
 		n := &g.NVLink
 		addKnown(p, nvlinkLinks, n.Count, at)
 		addKnown(p, nvlinkActive, n.Active, at)
-		for l := range n.Links {
-			addKnown(p, nvlinkState, n.Links[l].State, at.with("nvlink", strconv.Itoa(n.Links[l].Number)))
-		}
+		showLinkStates(p, n, reading.PerLink, at)
 		if reading.PerLink {
 			showEachLink(p, g.Address, n, at)
 		} else {
 			showLinkSums(p, g.Address, n, at)
+		}
+	}
+}
+
+// showLinkStates shows the states of links. A node with eight GPUs has 144 links,
+// all of them active as a rule: unless asked for, only the others are shown. Where
+// not all states are known, those that are known are all shown, so that a link
+// without a series is active for certain.
+func showLinkStates(p *page, n *gpu.NVLink, all bool, at labels) {
+	for i := range n.Links {
+		link := &n.Links[i]
+		if all || !n.Active.Known || !countsActive[link.State.Value] {
+			addKnown(p, nvlinkState, link.State, at.with("nvlink", strconv.Itoa(link.Number)))
 		}
 	}
 }

@@ -3,23 +3,51 @@ package collector
 import (
 	"maps"
 	"slices"
+	"time"
 
 	"gdr_exporter/collector/snapshot"
+	"gdr_exporter/rdma/loopback/prober"
 )
 
-// Families of the GPUDirect RDMA measurement.
+// Families of what all measurements on the host add up to, whoever made them.
 var (
 	probeTransferred = counter("gdr_probe_transferred_bytes_total",
-		"Bytes that measurements (gdr_exporter probe) moved over the RDMA device since boot, each counted once: the device sent as many and received as many. Traffic graphs subtract them.")
+		"Bytes that measurements (the daemon's and those of gdr_exporter probe) moved over the RDMA device since boot, each counted once: the device sent as many and received as many. Traffic graphs subtract them.")
 	probeGPUDirect = gauge("gdr_probe_gpu_direct_rdma_supported",
 		"1 if libcuda says that the GPU supports GPUDirect RDMA (attribute 116), as of the last measurement under the loaded driver. It says nothing of a registration working.")
 	probeDMABuf = gauge("gdr_probe_gpu_dmabuf_supported",
 		"1 if libcuda says that the GPU's memory can be exported as dma-buf (attribute 124), as of the last measurement under the loaded driver.")
 )
 
-// showProbe shows what measurements on this host add up to. Every device has a
-// counter from the start.
+// Families of the prober itself. Those of its pairs are in probepair.go.
+var (
+	probeInterval = gauge("gdr_probe_interval_seconds",
+		"How often an idle pair is measured in full (--probe.interval); 0: no runs are scheduled.")
+	probeIsolation = gauge("gdr_probe_isolation",
+		"1 for where measurements are made: mode in_process, or process (each in a short-lived child). The mode is process without --probe.isolation=process after the exporter had to start itself afresh twice within an hour.")
+	probeQuiesced = gauge("gdr_quiesced_until_timestamp_seconds",
+		"Unix time at which the quiesce in force ends by itself, 0 if there is none. Meanwhile nothing is measured and NVML is not asked, so that the driver can be unloaded.")
+	probeRuns = counter("gdr_probe_runs_total",
+		"Measurements by the daemon since it started, by depth (register: registration only, full) and result: fine, slow, failed (the NIC cannot reach GPU memory), corrupt, unsupported, "+
+			"broken (it could not be carried through, which says nothing of GPU memory), crashed (its process died), hung (it did not end), interrupted (ended early, or refused before it began).")
+	probeSkips = counter("gdr_probe_skips_total",
+		"Times since start that a due pair was kept from being measured, by reason; once each time that the reason came up.")
+)
+
+// isolations are all modes of gdr_probe_isolation.
+var isolations = []prober.Isolation{prober.InProcess, prober.InChild}
+
+// showProbe shows what measurements on this host found.
 func showProbe(p *page, s *snapshot.Snapshot) {
+	showLedger(p, s)
+	if s.Prober != nil {
+		showProber(p, s.Prober)
+	}
+}
+
+// showLedger shows what measurements add up to. Every device has a counter from
+// the start.
+func showLedger(p *page, s *snapshot.Snapshot) {
 	ledger := s.ProbeLedger()
 	if ledger == nil {
 		return
@@ -42,4 +70,41 @@ func showProbe(p *page, s *snapshot.Snapshot) {
 		p.addBool(probeGPUDirect, gpu.GPUDirectRDMA, at)
 		p.addBool(probeDMABuf, gpu.DMABuf, at)
 	}
+}
+
+// showProber shows the prober and its pairs. Its counters have every member
+// from the start.
+func showProber(p *page, status *prober.Status) {
+	p.add(probeInterval, status.Interval.Seconds(), nil)
+	for _, mode := range isolations {
+		p.addBool(probeIsolation, status.Isolation == mode, pairs("mode", string(mode)))
+	}
+	p.add(probeQuiesced, unixSeconds(status.QuiescedUntil), nil)
+	for _, depth := range prober.Depths {
+		for _, result := range prober.RunResults {
+			count := status.Runs[prober.RunKind{Depth: depth, Result: result}]
+			p.add(probeRuns, float64(count), pairs("depth", string(depth), "result", string(result)))
+		}
+	}
+	for _, reason := range prober.Reasons {
+		p.add(probeSkips, float64(status.Skips[reason]), pairs("reason", string(reason)))
+	}
+	shown := map[[2]string]bool{}
+	for i := range status.Pairs {
+		pair := &status.Pairs[i]
+		// Two ports of one device can only be asked for by name. Their series would
+		// be the same, and a page with a series twice is refused as a whole.
+		if key := [2]string{pair.GPU, pair.Device}; !shown[key] {
+			shown[key] = true
+			showProbedPair(p, pair)
+		}
+	}
+}
+
+// unixSeconds is a time as Prometheus has it, 0 for the zero time.
+func unixSeconds(t time.Time) float64 {
+	if t.IsZero() {
+		return 0
+	}
+	return float64(t.UnixMilli()) / 1000
 }

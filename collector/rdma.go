@@ -55,7 +55,7 @@ var (
 	rdmaPortSource = gauge("gdr_rdma_port_source_info",
 		"Where a fact about the port comes from, value 1: fact state or hw_counters, source netlink or sysfs.")
 	rdmaPortOptional = gauge("gdr_rdma_port_optional_counter_enabled",
-		"1 if an optional counter is switched on, 0 if it could be (netlink STAT_GET_STATUS); the exporter never switches any."+slowNote)
+		"1 for an optional counter that is switched on (netlink STAT_GET_STATUS); those that could be have no series. The exporter never switches any."+slowNote)
 	rdmaPortRate = gauge("gdr_rdma_port_rate_bytes_per_second",
 		"Data rate of the port (ports/*/rate). A placeholder while the port is not ACTIVE; a speed that the kernel does not know reads as SDR."+slowNote)
 	rdmaPortLanes = gauge("gdr_rdma_port_width_lanes",
@@ -67,7 +67,7 @@ var (
 	rdmaPortGIDs = gauge("gdr_rdma_port_gids",
 		"Number of entries of the port's GID table by type (ports/*/gid_attrs/types). Counted every 10 minutes, up to the first 64 empty slots in a row.")
 	rdmaPortCarrierChanges = counter("gdr_rdma_port_carrier_changes_total",
-		"Carrier losses and gains of the port's netdev (carrier_changes).")
+		"Carrier losses and gains of the port's netdev (carrier_changes): two for each time that the link was down and came back.")
 	rdmaPortReceiveBytes = counter("gdr_rdma_port_receive_bytes_total",
 		"Bytes received by RDMA traffic, for every driver that counts bytes anywhere: from counters/port_rcv_data, hw_counters/rx_bytes or the like.")
 	rdmaPortTransmitBytes = counter("gdr_rdma_port_transmit_bytes_total",
@@ -225,7 +225,9 @@ func (v *rdmaView) portFacts(p *page, d *rdma.Device, port *rdma.Port, labels la
 		p.add(rdmaPortSource, 1, v.labels.with2(labels, "fact", "hw_counters", "source", string(port.CountersFrom)))
 	}
 	for _, optional := range port.Optional {
-		p.addBool(rdmaPortOptional, optional.Enabled, v.labels.with(labels, "counter", optional.Name))
+		if optional.Enabled {
+			p.add(rdmaPortOptional, 1, v.labels.with(labels, "counter", optional.Name))
+		}
 	}
 	for _, kind := range slices.Sorted(maps.Keys(port.GIDs)) {
 		p.add(rdmaPortGIDs, float64(port.GIDs[kind]), v.labels.with(labels, "type", kind))

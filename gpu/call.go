@@ -44,8 +44,12 @@ type calls struct {
 	lib      Library
 	exported map[string]bool // by call; what the driver has does not change
 	current  atomic.Pointer[Call]
-	spent    time.Duration                             // in calls since it was set to 0
-	observe  func(call string, duration time.Duration) // for measurements; may be nil
+	// halt keeps a read from making further calls. interrupted: it has kept the
+	// read in progress from making one, whose result is not whole.
+	halt        atomic.Bool
+	interrupted bool
+	spent       time.Duration                             // in calls since it was set to 0
+	observe     func(call string, duration time.Duration) // for measurements; may be nil
 }
 
 // use makes lib the library that is called.
@@ -61,6 +65,14 @@ func (c *calls) has(call string) bool {
 		c.exported[call] = exported
 	}
 	return exported
+}
+
+// halted reports whether no call may be made, and notes that one was to be.
+func (c *calls) halted() bool {
+	if c.halt.Load() {
+		c.interrupted = true
+	}
+	return c.interrupted
 }
 
 // begin publishes a call and returns what ends it.
@@ -114,12 +126,14 @@ type visit struct {
 	// gave ERROR_UNKNOWN.
 	answered, unknown int
 	last              nvml.Return // of the last call
+	// closing: its calls give NVML back, and are made though calls are halted.
+	closing bool
 }
 
 // ask makes a call about the visited GPU. What the GPU or the driver does not
 // have is unknown in silence, and so is what gives one of the returns in also.
 func ask[T any](v *visit, call string, f func() (T, nvml.Return), also ...nvml.Return) sysread.Maybe[T] {
-	if v.lost || v.down {
+	if v.lost || v.down || !v.closing && v.calls.halted() {
 		return sysread.Maybe[T]{}
 	}
 	value, ret := invoke(v.calls, v.address, call, f)

@@ -38,6 +38,8 @@ type Options struct {
 	// Open opens the library at path, "" for the one the loader finds; nil:
 	// OpenLibrary. Another one serves tests and replay.
 	Open func(path string) (Library, error)
+	// Quiesced makes a Reader that is quiesced from the start: see [Reader.Quiesce].
+	Quiesced bool
 }
 
 // State says what NVML is able to.
@@ -46,6 +48,7 @@ type State string
 // States of NVML.
 const (
 	StateUp              State = "up"
+	StateQuiesced        State = "quiesced"         // shut down on demand, see [Reader.Quiesce]
 	StateNoLibrary       State = "no_library"       // libnvidia-ml.so.1 is nowhere
 	StateNoDriver        State = "no_driver"        // the kernel module is not loaded
 	StateNoPermission    State = "no_permission"    // the driver's device files may not be opened
@@ -54,12 +57,13 @@ const (
 )
 
 // States are all states, in the order of their severity.
-var States = []State{StateUp, StateNoLibrary, StateNoDriver, StateNoPermission, StateVersionMismatch, StateFailed}
+var States = []State{StateUp, StateQuiesced, StateNoLibrary, StateNoDriver, StateNoPermission, StateVersionMismatch, StateFailed}
 
 // Reading is what one read found.
 type Reading struct {
 	State State
-	// Err is why NVML is not up, nil if it is: an [Error] or what the loader said.
+	// Err is why NVML is not up: an [Error] or what the loader said. It is nil if
+	// NVML is up or quiesced.
 	Err error
 	// Stale: the library on disk is another one than the one that this process
 	// has loaded and can never let go of. Only a fresh process can use it.
@@ -69,6 +73,11 @@ type Reading struct {
 	// Version is NVML's (nvmlSystemGetNVMLVersion), DriverVersion the kernel
 	// module's (nvmlSystemGetDriverVersion).
 	Version, DriverVersion string
+	// Confidential: confidential computing is on, or protected PCIe, which encrypts
+	// what passes between CPU and GPUs too (nvmlSystemGetConfComputeSettings,
+	// nvmlSystemGetConfComputeState). Off where the GPUs do not support it, not
+	// known where the driver does not have the functions.
+	Confidential sysread.Maybe[bool]
 	// GPUs are those that NVML names and Include allows, by address.
 	GPUs []GPU
 	// PerLink is that of the Options: counters of single links are known.

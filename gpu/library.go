@@ -14,6 +14,8 @@ type Library interface {
 	Shutdown() nvml.Return
 	SystemGetDriverVersion() (string, nvml.Return)
 	SystemGetNVMLVersion() (string, nvml.Return)
+	SystemGetConfComputeSettings() (nvml.SystemConfComputeSettings, nvml.Return)
+	SystemGetConfComputeState() (nvml.ConfComputeSystemState, nvml.Return)
 	DeviceGetCount() (int, nvml.Return)
 	DeviceGetHandleByIndex(index int) (Device, nvml.Return)
 	EventSetCreate() (EventSet, nvml.Return)
@@ -45,6 +47,7 @@ type Device interface {
 	GetPersistenceMode() (nvml.EnableState, nvml.Return)
 	GetMemoryInfo() (nvml.Memory, nvml.Return)
 	GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return)
+	GetUtilizationRates() (nvml.Utilization, nvml.Return)
 	GetFieldValues(values []nvml.FieldValue) nvml.Return
 
 	GetNvLinkState(link int) (nvml.EnableState, nvml.Return)
@@ -97,6 +100,14 @@ func (l nvmlLibrary) SystemGetDriverVersion() (string, nvml.Return) {
 
 func (l nvmlLibrary) SystemGetNVMLVersion() (string, nvml.Return) {
 	return l.nvml.SystemGetNVMLVersion()
+}
+
+func (l nvmlLibrary) SystemGetConfComputeSettings() (nvml.SystemConfComputeSettings, nvml.Return) {
+	return l.nvml.SystemGetConfComputeSettings()
+}
+
+func (l nvmlLibrary) SystemGetConfComputeState() (nvml.ConfComputeSystemState, nvml.Return) {
+	return l.nvml.SystemGetConfComputeState()
 }
 
 func (l nvmlLibrary) DeviceGetCount() (int, nvml.Return) { return l.nvml.DeviceGetCount() }

@@ -22,6 +22,7 @@ func (r *Reader) list(now time.Time, v *visit) {
 		return
 	}
 	r.listed = now
+	r.readConfidential(v)
 	if !r.relist && !retry && count.Value == r.count {
 		return
 	}

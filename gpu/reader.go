@@ -21,12 +21,21 @@ const (
 
 const callPCIInfo = "nvmlDeviceGetPciInfo"
 
-// Reader reads all GPUs. It is for one goroutine at a time, but for Calling:
-// NVML calls are never made concurrently.
+// closeWait is how long Close waits for a call in progress.
+const closeWait = time.Second
+
+// errReplaced says that the library on disk is not the one in memory.
+var errReplaced = errors.New(soname + " was replaced after this process had loaded it")
+
+// Reader reads all GPUs. Any goroutine may call its methods at any time; NVML
+// calls are never made concurrently.
 type Reader struct {
 	options Options
-	calls   calls
-	io      sysread.IO
+	// slot holds one token: whoever put it there makes the calls and owns all that
+	// follows. A channel, so that a context can end the wait for it.
+	slot  chan struct{}
+	calls calls
+	io    sysread.IO
 
 	loaded          file          // the library in use; zero: none, or not from a file
 	unloadable      map[file]bool // found before it and not to be loaded
@@ -38,6 +47,7 @@ type Reader struct {
 	installed       installation // that the last attempt was made with
 	version         string
 	driver          string
+	confidential    sysread.Maybe[bool]
 	started         time.Time // when NVML was initialised last
 	listed          time.Time // when the GPUs were listed last
 	count           int       // GPUs that NVML counts
@@ -53,16 +63,17 @@ func NewReader(options Options) *Reader {
 	if options.Open == nil {
 		options.Open = OpenLibrary
 	}
-	r := &Reader{options: options, state: StateNoLibrary, events: events{byAddress: map[string]xids{}}}
+	r := &Reader{options: options, slot: make(chan struct{}, 1), state: StateNoLibrary, events: events{byAddress: map[string]xids{}}}
 	r.io.Files = options.Files
+	r.calls.halt.Store(options.Quiesced)
 	return r
 }
 
 // Name names the reader among the devices of the collector gpu.
 func (*Reader) Name() string { return "nvml" }
 
-// Calling returns the NVML call in progress, if there is one. It may be called
-// at any time by any goroutine: it says where a Read hangs.
+// Calling returns the NVML call in progress, if there is one: it says where a Read
+// hangs, or what it waits for.
 func (r *Reader) Calling() (Call, bool) {
 	if call := r.calls.current.Load(); call != nil {
 		return *call, true
@@ -70,20 +81,29 @@ func (r *Reader) Calling() (Call, bool) {
 	return Call{}, false
 }
 
-// Read reads all GPUs. It may hang in the driver.
+// Read reads all GPUs. It may hang in the driver, also behind the call of another
+// method that does.
 func (r *Reader) Read(now time.Time) (Reading, []sysread.ReadError) {
-	r.calls.spent = 0
+	r.slot <- struct{}{}
+	defer r.release()
+	r.calls.spent, r.calls.interrupted = 0, false
 	v := &visit{calls: &r.calls}
 	reading := Reading{}
-	r.start(now, v)
-	if r.up {
+	if !r.calls.halted() {
+		r.start(now, v)
+	}
+	if r.up && !r.calls.interrupted {
 		reading.GPUs = r.readGPUs(now, v)
 		reading.Pairs = r.readPairs(now, v)
 	}
-	if r.up && v.down {
+	switch {
+	case r.calls.interrupted: // what was read is not whole
+		r.rest()
+		reading.GPUs, reading.Pairs, v.errs = nil, nil, nil
+	case r.up && v.down:
 		r.giveUp(now, v)
 		reading.GPUs, reading.Pairs = nil, nil
-	} else if r.up {
+	case r.up:
 		r.retry.Reset()
 	}
 	reading.State, reading.Err, reading.Stale = r.state, r.err, r.stale
@@ -91,8 +111,18 @@ func (r *Reader) Read(now time.Time) (Reading, []sysread.ReadError) {
 	reading.Time = r.calls.spent
 	if r.up {
 		reading.LostUnnamed, reading.Hidden, reading.PerLink = r.unnamed, r.hidden, r.options.PerLink
+		reading.Confidential = r.confidential
 	}
 	return reading, v.errs
+}
+
+// release ends the holding of the slot. What was quiesced meanwhile is shut down
+// before: nobody else can.
+func (r *Reader) release() {
+	if r.calls.halt.Load() {
+		r.rest()
+	}
+	<-r.slot
 }
 
 // giveUp ends a session in which NVML stopped working: the driver was unloaded,
@@ -103,8 +133,25 @@ func (r *Reader) giveUp(now time.Time, v *visit) {
 	r.refuse(now, err, 1) // at once, the first time
 }
 
-// Close shuts NVML down: it holds no device file open any more.
-func (r *Reader) Close() { r.shutDown() }
+// Close shuts NVML down: it holds no device file open any more. Behind a call that
+// hangs it does not wait for long: NVML is shut down when that returns.
+func (r *Reader) Close() {
+	patience := time.NewTimer(closeWait)
+	defer patience.Stop()
+	end := func() {
+		r.shutDown()
+		<-r.slot
+	}
+	select {
+	case r.slot <- struct{}{}:
+		end()
+	case <-patience.C:
+		go func() {
+			r.slot <- struct{}{}
+			end()
+		}()
+	}
+}
 
 // start initialises NVML, unless it is up already or it is too early for another
 // attempt.
@@ -134,7 +181,13 @@ func (r *Reader) start(now time.Time, v *visit) {
 	if r.stale = r.replaced(); r.stale {
 		// Initialising would map the new library beside the old one, to which
 		// all functions stay bound.
+		if r.state == StateQuiesced { // else it is known how NVML failed
+			r.state, r.err = StateFailed, errReplaced
+		}
 		r.retry.Refuse(now, 0, startFirst, startMost)
+		return
+	}
+	if r.calls.halted() {
 		return
 	}
 	if ret := r.calls.init(); ret != nvml.SUCCESS {
@@ -144,6 +197,7 @@ func (r *Reader) start(now time.Time, v *visit) {
 	}
 	r.up, r.state, r.err, r.started = true, StateUp, nil, now
 	r.listed, r.relist = time.Time{}, true
+	r.confidential = sysread.Maybe[bool]{}
 	r.version = ask(v, "nvmlSystemGetNVMLVersion", r.calls.lib.SystemGetNVMLVersion).Value
 	r.driver = ask(v, "nvmlSystemGetDriverVersion", r.calls.lib.SystemGetDriverVersion).Value
 }
@@ -226,8 +280,8 @@ func (r *Reader) shutDown() {
 	if !r.up {
 		return
 	}
-	r.events.free(&visit{calls: &r.calls})
-	ask(&visit{calls: &r.calls}, "nvmlShutdown", status(r.calls.lib.Shutdown))
+	r.events.free(&visit{calls: &r.calls, closing: true})
+	ask(&visit{calls: &r.calls, closing: true}, "nvmlShutdown", status(r.calls.lib.Shutdown))
 	r.up, r.devices, r.count, r.unnamed, r.hidden = false, nil, 0, 0, 0
 }
 

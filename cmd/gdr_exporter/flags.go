@@ -18,6 +18,7 @@ import (
 
 	"gdr_exporter/collector"
 	"gdr_exporter/rdma/loopback"
+	"gdr_exporter/rdma/loopback/isolate"
 )
 
 // config is what the command line says.
@@ -48,6 +49,12 @@ type config struct {
 	probe      probeConfig
 
 	probeLedger string
+
+	schedule         scheduleConfig
+	ctl              ctlConfig
+	state            stateConfig
+	stateDir, socket string
+	lifecycle        bool
 }
 
 const description = "Prometheus exporter for the health of RDMA and GPU interconnects.\n\n" +
@@ -63,6 +70,9 @@ func dispatch(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 		if err != nil {
 			return usagef("%w; try --help", err)
 		}
+		if sub, is := strings.CutPrefix(command, "ctl "); is {
+			return ctl(ctx, c, sub, stdout)
+		}
 		switch command {
 		case "serve":
 			return serve(ctx, c, stderr)
@@ -70,6 +80,12 @@ func dispatch(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 			return topo(ctx, c, stdout, stderr)
 		case "probe":
 			return probe(ctx, c, stdout, stderr)
+		case isolate.ChildCommand:
+			return probeChild(ctx)
+		case "state show":
+			return showState(c, stdout)
+		case "state forget":
+			return forgetState(ctx, c, stdout)
 		default:
 			return usagef("unknown command %q", command)
 		}
@@ -80,13 +96,19 @@ func newApp() (*kingpin.Application, *config) {
 	c := &config{collectors: map[string]*bool{}}
 	app := kingpin.New("gdr_exporter", description)
 	app.HelpFlag.Short('h')
+	groupedUsage(app)
 	app.Version(version.Print("gdr_exporter"))
 	app.Command("serve", "Serve metrics until told to stop (the default command).")
 	topoFlags(app, c)
 	probeFlags(app, c)
+	childFlags(app)
+	ctlFlags(app, c)
+	stateFlags(app, c)
 	webFlags(app, c)
 	readFlags(app, c)
 	gpuFlags(app, c)
+	scheduleFlags(app, c)
+	controlFlags(app, c)
 	for _, info := range collector.Collectors {
 		text := fmt.Sprintf("Collect %s.", info.What)
 		if !info.Reads {
@@ -164,6 +186,19 @@ func (c *config) validate() error {
 	if file := *c.web.WebConfigFile; file != "" {
 		if err := web.Validate(file); err != nil {
 			return usagef("--web.config.file=%s: %w", file, unpath(err))
+		}
+	}
+	return c.schedule.validate()
+}
+
+// validateServe checks what only the daemon cares for, too.
+func (c *config) validateServe() error {
+	if err := c.validate(); err != nil {
+		return err
+	}
+	if c.lifecycle {
+		if err := authenticates(*c.web.WebConfigFile); err != nil {
+			return usagef("--web.enable-lifecycle: %w", err)
 		}
 	}
 	return nil

@@ -3,14 +3,20 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"gdr_exporter/collector"
+	"gdr_exporter/collector/snapshot"
+	"gdr_exporter/collector/sysread"
+	"gdr_exporter/rdma/loopback"
+	"gdr_exporter/rdma/loopback/prober"
 )
 
 func TestHelp(t *testing.T) {
@@ -27,6 +33,20 @@ func TestHelp(t *testing.T) {
 			if !strings.Contains(r.stdout, "--[no-]collector."+name) {
 				t.Errorf("%v does not show collector %s", args, name)
 			}
+		}
+	}
+	for _, args := range [][]string{
+		{"ctl", "--help"}, {"ctl", "probe", "--help"}, {"ctl", "quiesce", "--help"}, {"ctl", "resume", "--help"}, {"ctl", "status", "--help"},
+		{"state", "show", "--help"}, {"state", "forget", "--help"},
+	} {
+		r := runBriefly(t, args...)
+		if r.code != exitOK || r.stderr != "" || !strings.Contains(r.stdout, "Example") {
+			t.Errorf("%v: code %d, stderr %q, no example", args, r.code, r.stderr)
+		}
+		wantTidy(t, r.stdout)
+		own, all := strings.Index(r.stdout, "\nFlags:"), strings.Index(r.stdout, "\nFlags of all commands:")
+		if socket := strings.Index(r.stdout, " --socket="); args[0] == "ctl" && (own < 0 || socket < own || all < socket || strings.Count(r.stdout, " --web.config.file=") != 1) {
+			t.Errorf("%v: a command's own flags are not shown first: %s", args, r.stdout)
 		}
 	}
 	if r := runBriefly(t, "--help"); !strings.Contains(r.stdout, "the default command") {
@@ -115,6 +135,77 @@ func TestDefaults(t *testing.T) {
 	}
 	if !slices.Equal(c.enabled(), collector.Names()) {
 		t.Errorf("enabled %v", c.enabled())
+	}
+}
+
+func TestScheduleDefaults(t *testing.T) {
+	c, _, err := parseOnly()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := scheduleConfig{
+		interval: time.Hour, firstWithin: 5 * time.Minute, register: time.Hour, busyInterval: 6 * time.Hour, staged: 24 * time.Hour,
+		maxAge: 24 * time.Hour, timeout: 10 * time.Second, busy: "register", isolation: "in-process", pairs: pairList{text: "nearest"},
+		buffer: 64 << 20, bytes: 128 << 20, minFree: 4 << 30, bytesPerHour: 64 << 30, queuePairs: 4, runsPerHour: 120,
+		limits: loopback.DefaultLimits, gid: -1, lock: loopback.LockPath,
+	}
+	if !reflect.DeepEqual(c.schedule, want) {
+		t.Errorf("%+v, want %+v", c.schedule, want)
+	}
+	if c.socket != "/run/gdr_exporter/control.sock" || c.stateDir != "/var/lib/gdr_exporter" || c.lifecycle {
+		t.Errorf("%q %q %v", c.socket, c.stateDir, c.lifecycle)
+	}
+	if err := c.schedule.validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestScheduleLeast: what just works together is taken.
+func TestScheduleLeast(t *testing.T) {
+	for _, args := range [][]string{
+		{"--probe.bytes-per-hour=1200MiB"}, {"--probe.bytes-per-hour=0B", "--probe.bytes=1TiB"}, {"--probe.runs-per-hour=0"}, {"--probe.runs-per-hour=1"},
+		{"--probe.max-age=1h", "--probe.interval=59m"}, {"--probe.max-age=1s", "--probe.interval=0"},
+	} {
+		c, _, err := parseOnly(args...)
+		if err := errors.Join(err, c.schedule.validate()); err != nil {
+			t.Errorf("%q: %v", args, err)
+		}
+	}
+}
+
+func TestPairs(t *testing.T) {
+	for text, want := range map[string]snapshot.PairChoice{
+		"nearest":             {},
+		"all":                 {All: true},
+		"0000:1B:00.0/mlx5_0": {Named: []prober.Pair{{GPU: "0000:1b:00.0", Device: "mlx5_0"}}},
+		"10000:1b:1f.7/mlx5_bond_0:2,0000:2b:00.0/mlx5_0": {Named: []prober.Pair{
+			{GPU: "10000:1b:1f.7", Device: "mlx5_bond_0", Port: 2}, {GPU: "0000:2b:00.0", Device: "mlx5_0"},
+		}},
+	} {
+		c, _, err := parseOnly("--probe.pairs=" + text)
+		if err != nil || !reflect.DeepEqual(c.schedule.pairs.choice(), want) {
+			t.Errorf("%s: %+v %v", text, c.schedule.pairs, err)
+		}
+	}
+}
+
+// What the command line says reaches the runs.
+func TestScheduledSpec(t *testing.T) {
+	c, _, err := parseOnly("--probe.buffer=8MiB", "--probe.bytes=16MiB", "--probe.queue-pairs=2", "--probe.timeout=3s", "--probe.pkey=0x8001",
+		"--probe.gid-index=3", "--probe.ledger=/l", "--path.sysfs=/s", "--probe.min-free=1GiB")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := loopback.Spec{
+		BufferSize: 8 << 20, Bytes: 16 << 20, QueuePairs: 2, Deadline: 3 * time.Second, PKey: 0x8001, GID: sysread.Some(3), LedgerPath: "/l",
+		SysfsRoot: "/s", FreeGPUMemory: 1 << 30, LibraryDirs: verbsDirs,
+	}
+	if got := c.scheduledSpec(); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	settings := c.runner().Settings("0000:1b:00.0", false)
+	if settings.Address != "0000:1b:00.0" || settings.MinFree != 1<<30 || !slices.Equal(settings.Roots, c.driverRoots) {
+		t.Errorf("%+v", settings)
 	}
 }
 

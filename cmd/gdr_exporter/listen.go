@@ -28,19 +28,15 @@ type servers struct {
 	ended     chan error // an error of each server that ended
 }
 
-// listenAndServe starts to serve on all addresses, or on none.
-func listenAndServe(c *config, handler http.Handler, logger *zap.Logger) (*servers, error) {
-	listeners, err := listen(c.web)
-	if err != nil {
-		return nil, err
-	}
+// serveOn starts to serve on sockets.
+func serveOn(listeners []net.Listener, c *config, handler http.Handler, logger *zap.Logger) *servers {
 	s := &servers{listeners: listeners, ended: make(chan error, len(listeners))}
 	for _, listener := range listeners {
 		server := newServer(c, handler, logger)
 		s.all = append(s.all, server)
 		go func() { s.ended <- web.Serve(listener, server, c.web, toolkitLogger(logger)) }()
 	}
-	return s, nil
+	return s
 }
 
 func newServer(c *config, handler http.Handler, logger *zap.Logger) *http.Server {
@@ -66,22 +62,42 @@ func (s *servers) shutdown(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// listen opens all sockets, or none.
-func listen(flags *web.FlagConfig) ([]net.Listener, error) {
-	if listeners, err := left(); listeners != nil || err != nil {
-		return listeners, err
-	}
+// listen opens all sockets, or none. left are those that the process before left,
+// if there was one.
+func listen(flags *web.FlagConfig, left []int) ([]net.Listener, error) {
 	if *flags.WebSystemdSocket {
+		if left != nil {
+			return listenersOf(left)
+		}
 		return inherited()
 	}
 	var listeners []net.Listener
-	for _, address := range *flags.WebListenAddresses {
-		listener, err := listenOn(address)
+	for i, address := range *flags.WebListenAddresses {
+		var listener net.Listener
+		var err error
+		if i < len(left) && left[i] >= 0 {
+			listener, err = listenerOf(left[i])
+		} else {
+			listener, err = listenOn(address)
+		}
 		if err != nil {
 			for _, open := range listeners {
 				_ = open.Close()
 			}
 			return nil, usagef("--web.listen-address=%s: %w", address, listenCause(err))
+		}
+		listeners = append(listeners, listener)
+	}
+	return listeners, nil
+}
+
+// listenersOf are the sockets that systemd opened for the process before.
+func listenersOf(left []int) ([]net.Listener, error) {
+	var listeners []net.Listener
+	for _, fd := range left {
+		listener, err := listenerOf(fd)
+		if err != nil {
+			return nil, usagef("--web.systemd-socket: %w", err)
 		}
 		listeners = append(listeners, listener)
 	}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
 	"runtime/debug"
 	"strings"
 	"syscall"
@@ -35,6 +36,11 @@ func (e usageError) Unwrap() error { return e.error }
 func usagef(format string, args ...any) error {
 	return usageError{fmt.Errorf(format, args...)}
 }
+
+// The kernel hands a signal to the first thread of a process if that one does not
+// block it, and to no other while it does not come. So that a read that hangs does
+// not hold up SIGTERM, no goroutine but main's runs on that thread.
+func init() { runtime.LockOSThread() }
 
 func main() {
 	if version.Version == "" { // not set by the linker

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -196,8 +197,18 @@ func (r *running) launch(t *testing.T, args ...string) {
 	r.start(t, exec.Command(binary(t), args...))
 }
 
+// apart keeps the daemons of tests apart from each other and from the host: none
+// measures, listens to gdr_exporter ctl or keeps a state that is not told to.
+var apart = []string{"--probe.interval=0", "--control.socket=", "--state.dir="}
+
 func (r *running) start(t *testing.T, command *exec.Cmd) {
 	t.Helper()
+	for _, arg := range apart {
+		flag, _, _ := strings.Cut(arg, "=")
+		if !slices.ContainsFunc(command.Args, func(given string) bool { return strings.HasPrefix(given, flag+"=") }) {
+			command.Args = append(command.Args, arg)
+		}
+	}
 	r.command, r.exited = command, make(chan struct{})
 	r.stdout, r.stderr = newOutput(t), newOutput(t)
 	command.Stdout, command.Stderr = r.stdout.file, r.stderr.file
@@ -378,7 +389,7 @@ type mistake struct {
 
 // TestMistakes makes every mistake we could think of with the real program.
 func TestMistakes(t *testing.T) {
-	for _, m := range append(flagMistakes(), fileMistakes(t)...) {
+	for _, m := range slices.Concat(flagMistakes(), scheduleMistakes(), fileMistakes(t), lifecycleMistakes(t)) {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
 			args := m.args
@@ -440,6 +451,63 @@ func flagMistakes() []mistake {
 		{"log level", []string{"--log.level=loud"}, []string{"--log.level=loud", "debug,info,warn,error"}},
 		{"log format", []string{"--log.format=xml"}, []string{"--log.format=xml", "logfmt,json"}},
 	}
+}
+
+func scheduleMistakes() []mistake {
+	mistakes := []mistake{}
+	for _, m := range []struct{ arg, says string }{
+		{"--probe.interval=-1h", "from 0s"},
+		{"--probe.interval=1ms", "at least 1s"},
+		{"--probe.interval=hourly", "invalid duration"},
+		{"--probe.first-within=-1s", "from 0s"},
+		{"--probe.register-interval=0s", "from 1s"},
+		{"--probe.busy=always", "off,register,full"},
+		{"--probe.busy-interval=0s", "from 1s"},
+		{"--probe.staged-interval=-1h", "from 0s"},
+		{"--probe.max-age=0s", "from 1s"},
+		{"--probe.max-age=2000000h", "from 1s"},
+		{"--probe.timeout=1ms", "from 100ms"},
+		{"--probe.buffer=0B", "from 1MiB"},
+		{"--probe.buffer=8GiB", "to 4GiB"},
+		{"--probe.buffer=64", "units"},
+		{"--probe.bytes=1KiB", "from 1MiB"},
+		{"--probe.min-free=-1MiB", "from 0"},
+		{"--probe.bytes-per-hour=-1MiB", "from 0"},
+		{"--probe.queue-pairs=0", "from 1 to 64"},
+		{"--probe.queue-pairs=65", "from 1 to 64"},
+		{"--probe.runs-per-hour=-1", "below 0"},
+		{"--probe.limit=0", "above 0"},
+		{"--probe.limit=1.5", "at most 1"},
+		{"--probe.limit=NaN", "above 0"},
+		{"--probe.limit-far=-0.1", "above 0"},
+		{"--probe.isolation=container", "in-process,process"},
+		{"--probe.pkey=0x12345", "not a number"},
+		{"--probe.gid-index=-2", "or -1"},
+		{"--probe.pairs=", "must be nearest"},
+		{"--probe.pairs=far", "GPU/DEVICE"},
+		{"--probe.pairs=0000:1b:00.0", "GPU/DEVICE"},
+		{"--probe.pairs=1b:00.0/mlx5_0", "no PCI address"},
+		{"--probe.pairs=0000:1b:00.8/mlx5_0", "no PCI address"},
+		{"--probe.pairs=0000:1b:00.0/", "no name"},
+		{"--probe.pairs=0000:1b:00.0/mlx5_0:0", "no port"},
+		{"--probe.pairs=0000:1b:00.0/mlx5_0:x", "no port"},
+		{"--probe.pairs=0000:1b:00.0/mlx5_0:256", "no port"},
+		{"--probe.pairs=0000:1b:00.0/mlx5_0,", "GPU/DEVICE"},
+		{"--probe.pairs=0000:1b:00.0/mlx5_0,0000:1B:00.0/mlx5_0", "twice"},
+	} {
+		mistakes = append(mistakes, mistake{m.arg, []string{m.arg}, []string{m.arg, m.says}})
+	}
+	return append(mistakes, mistake{
+		"no room for messages", []string{"--probe.buffer=1MiB"}, []string{"--probe.buffer=1MiB", "4 queue pairs"},
+	}, mistake{
+		"too few bytes", []string{"--probe.bytes=1MiB"}, []string{"--probe.bytes=1MiB", "4 queue pairs"},
+	}, mistake{
+		"no run fits", []string{"--probe.bytes-per-hour=1199MiB"}, []string{"--probe.bytes-per-hour=1GiB175MiB", "at least", "up to 1GiB176MiB", "0B for no limit"},
+	}, mistake{
+		"no run fits any more", []string{"--probe.bytes=16GiB"}, []string{"--probe.bytes-per-hour=64GiB", "up to 80GiB560MiB with --probe.bytes=16GiB"},
+	}, mistake{
+		"results that go too early", []string{"--probe.max-age=1h"}, []string{"--probe.interval=1h", "below", "--probe.max-age=1h"},
+	})
 }
 
 func fileMistakes(t *testing.T) []mistake {

@@ -55,7 +55,7 @@ func probeFlags(app *kingpin.Application, c *config) {
 	command.Flag("device", "RDMA device. Default: the compute devices nearest to the GPU; without a GPU, every device.").PlaceHolder("NAME").StringVar(&p.device)
 	command.Flag("all-pairs", "Every GPU with every compute device, not only with the nearest.").BoolVar(&p.all)
 	command.Flag("port", "Port of the RDMA device.").Default("1").IntVar(&p.port)
-	command.Flag("paths", "Paths to measure, separated by commas: host, gpu_read, gpu_write, gpu, staged. Default: all.").PlaceHolder("LIST").StringVar(&p.paths)
+	command.Flag("paths", "Paths to measure, separated by commas: host, gpu_read, gpu_write, gpu, staged. Without host there is nothing to compare with. Default: all.").PlaceHolder("LIST").StringVar(&p.paths)
 	command.Flag("queue-pairs", "Pairs of queue pairs.").Default("4").IntVar(&p.queuePairs)
 	command.Flag("pkey", "P_Key value, such as 0x8001. Default: the first of full membership.").PlaceHolder("VALUE").Uint16Var(&p.pkey)
 	command.Flag("gid-index", "Index in the GID table. Default: chosen as perftest does.").Default("-1").IntVar(&p.gid)
@@ -123,13 +123,13 @@ func probe(ctx context.Context, c *config, stdout, stderr io.Writer) error {
 
 // probeExit is the error that gives the exit code.
 func probeExit(ctx context.Context, reports []status.ProbeReport) error {
-	has := func(outcomes ...status.ProbeOutcome) bool {
+	has := func(outcomes ...loopback.Outcome) bool {
 		return slices.ContainsFunc(reports, func(r status.ProbeReport) bool { return slices.Contains(outcomes, r.Outcome) })
 	}
 	switch {
-	case has(status.ProbeFailed, status.ProbeSlow):
+	case has(loopback.Corrupt, loopback.Failed, loopback.Slow):
 		return exitError(exitProbeBad)
-	case len(reports) == 0 || has(status.ProbeNotJudged, status.ProbeUnsupported) || ctx.Err() != nil:
+	case len(reports) == 0 || has(loopback.NotJudged, loopback.Unsupported) || ctx.Err() != nil:
 		return exitError(exitProbeNotJudged)
 	default:
 		return nil

@@ -31,13 +31,15 @@ func (c *config) addRDMA(builder *snapshot.Builder) {
 	}
 }
 
-// addGPU adds the readers of GPUs, their driver and the PCIe path to them.
-func (c *config) addGPU(builder *snapshot.Builder) {
+// addGPU adds the readers of GPUs, their driver and the PCIe path to them. It
+// returns that of NVML, nil if NVML is not used.
+func (c *config) addGPU(builder *snapshot.Builder) (nvml *gpu.Reader) {
 	if c.reads(snapshot.CollectorGPU, snapshot.CollectorNVLink, snapshot.CollectorFabric) {
-		builder.GPU(gpu.NewReader(gpu.Options{
+		nvml = gpu.NewReader(gpu.Options{
 			Roots: c.driverRoots, Procfs: c.procfs, Include: c.includesGPU, SlowInterval: c.slowInterval,
 			NVLink: c.reads(snapshot.CollectorNVLink), PerLink: c.nvlinkPerLink, Fabric: c.reads(snapshot.CollectorFabric),
-		}))
+		})
+		builder.GPU(nvml)
 	}
 	if c.reads(snapshot.CollectorDriver, snapshot.CollectorPeermem, snapshot.CollectorGPU) {
 		builder.Driver(driver.NewReader(driver.Options{
@@ -50,6 +52,7 @@ func (c *config) addGPU(builder *snapshot.Builder) {
 	if c.reads(snapshot.CollectorProbe) {
 		builder.Probe(c.probeLedger)
 	}
+	return nvml
 }
 
 func (c *config) affinityReader() *affinity.Reader {

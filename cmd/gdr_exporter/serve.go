@@ -17,6 +17,7 @@ import (
 	"gdr_exporter/collector"
 	"gdr_exporter/collector/snapshot"
 	"gdr_exporter/collector/status"
+	"gdr_exporter/rdma/loopback/prober"
 )
 
 // How long a stop may take: a running scrape gets grace to end by itself, then
@@ -33,6 +34,20 @@ type daemon struct {
 	taker     *snapshot.Taker
 	ready     atomic.Bool
 	restarter *restarter
+	lookout   lookout
+	exec      func(*heritage) error
+
+	prober        scheduler
+	proberHost    *proberHost
+	endProber     context.CancelFunc
+	proberEnded   chan struct{}
+	proberGrace   time.Duration
+	endsLate      <-chan struct{} // proberEnded, if the prober was told to end for nothing
+	unlockState   func()
+	quiet         *quiet
+	control       *control
+	controlSocket *controlSocket
+
 	// waiting is done once scrapes must not wait for devices any more.
 	waiting    context.Context
 	endWaiting context.CancelFunc
@@ -40,41 +55,69 @@ type daemon struct {
 
 // serve runs the daemon until ctx is done.
 func serve(ctx context.Context, c *config, stderr io.Writer) error {
-	if err := c.validate(); err != nil {
+	from, err := inherit()
+	if err != nil {
+		return err
+	}
+	if err := c.validateServe(); err != nil {
 		return err
 	}
 	limitProcessors()
-	d := newDaemon(c, newLogger(c.logLevel, c.logFormat, stderr))
+	listeners, err := listen(c.web, from.Listeners)
+	if err != nil {
+		return err
+	}
+	d := newDaemon(c, newLogger(c.logLevel, c.logFormat, stderr), from)
+	d.quiet.carryOn(ctx, d.prober.Status().QuiescedUntil)
 	handler, err := d.routes()
 	if err != nil {
 		return err
 	}
-	servers, err := listenAndServe(c, handler, d.logger)
-	if err != nil {
-		return err
-	}
+	servers := serveOn(listeners, c, handler, d.logger)
+	d.serveControl(from.Control)
 	d.logger.Info("started", zap.String("version", version.Version))
+	d.startProber()
 	go d.first()
-	switch err := d.wait(ctx, servers); {
-	case errors.Is(err, errRestart):
-		return d.restart(servers)
-	case err != nil:
+	return d.run(ctx, servers)
+}
+
+// run serves until there is a reason to end.
+func (d *daemon) run(ctx context.Context, servers *servers) error {
+	for {
+		err := d.wait(ctx, servers)
+		if errors.Is(err, errRestart) {
+			err = d.restart(ctx, servers)
+		} else if err == nil {
+			d.endProber() // its run ends while scrapes do
+			err = d.stop(servers)
+			d.stopProber(context.Background())
+		}
+		if errors.Is(err, errStay) {
+			continue
+		}
+		d.controlSocket.remove()
+		d.unlockState()
 		return err
-	default:
-		return d.stop(servers)
 	}
 }
 
-func newDaemon(c *config, logger *zap.Logger) *daemon {
-	d := &daemon{config: c, logger: logger, restarter: newRestarter()}
+func newDaemon(c *config, logger *zap.Logger, from *heritage) *daemon {
+	d := &daemon{config: c, logger: logger, restarter: newRestarter(logger, from), exec: (*heritage).exec, unlockState: func() {}, proberGrace: proberGrace}
 	d.waiting, d.endWaiting = context.WithCancel(context.Background())
 	builder := snapshot.New(snapshot.Options{
 		MaxAge: c.maxAge, Deadline: c.deadline,
-		Tell: logReadError(logger), Changed: logChange(logger), Taken: d.restarter.look,
+		Tell: logReadError(logger), Changed: logChange(logger), Taken: func(s *snapshot.Snapshot) {
+			d.restarter.look(s)
+			d.prober.Saw(d.proberHost.sighting(s))
+		},
 	})
 	c.addRDMA(builder)
-	c.addGPU(builder)
+	nvml := c.addGPU(builder)
+	builder.Prober(func() *prober.Status { return d.prober.Status() })
 	d.taker = builder.Taker()
+	d.proberHost = newProberHost(c, c.schedule.pairs.choice(), d.taker, nvml)
+	d.addProber(d.proberHost, from)
+	d.addControl(nvml)
 	return d
 }
 
@@ -98,7 +141,9 @@ func (d *daemon) stop(servers *servers) error {
 	defer time.AfterFunc(stopGrace, d.endWaiting).Stop()
 	ctx, cancel := context.WithTimeout(context.Background(), stopMost)
 	defer cancel()
-	if err := servers.shutdown(ctx); err != nil {
+	control := make(chan error, 1)
+	go func() { control <- d.controlSocket.shutdown(ctx) }()
+	if err := errors.Join(servers.shutdown(ctx), <-control); err != nil {
 		if !errors.Is(err, context.DeadlineExceeded) {
 			return err
 		}
@@ -123,6 +168,13 @@ func (d *daemon) routes() (http.Handler, error) {
 	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "healthy\n") })
 	mux.HandleFunc("GET /-/ready", d.serveReady)
 	mux.HandleFunc("GET /{$}", d.serveLanding)
+	commands := http.HandlerFunc(refuseControl)
+	if d.config.lifecycle {
+		commands = guarded(*d.config.web.WebConfigFile, d.control.handler()).ServeHTTP
+	}
+	for _, path := range controlPaths {
+		mux.Handle(path, commands)
+	}
 	return mux, nil
 }
 

@@ -320,7 +320,8 @@ func TestStopWhileReadHangs(t *testing.T) {
 }
 
 // TestStopWhileKernelSleeps: where the process cannot die before the read
-// returns, the listener is closed at once all the same.
+// returns, the listener is closed at once all the same. A signal waits for the
+// first thread, so that must not be the one that hangs.
 func TestStopWhileKernelSleeps(t *testing.T) {
 	tree, sick, _ := twoDevices()
 	root, fs := faulty(t, tree)

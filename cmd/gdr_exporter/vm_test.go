@@ -79,6 +79,11 @@ var kernelBoots = []kernelBoot{
 		tests: []string{"ProbeHost", "ProbeGPU", "ProbeUnregistrable", "ProbeCorrupt", "ProbeRefused", "ProbeInterrupted"},
 	},
 	{
+		name:  "prober",
+		flags: []string{"--devices", "6", "--topology", "gdr", "--module", "../../gpu/affinity/testdata/module/gdrtest_pci"},
+		tests: []string{"ProberFaults", "ProberTraffic", "ProberPort", "ProberKilled"},
+	},
+	{
 		name: "PCIe page",
 		flags: []string{"--devices", "0", "--topology", "gdr", "--cmdline", "iommu=pt", "--module", "../../gpu/affinity/testdata/module/gdrtest_pci",
 			"--module", "../vmtest/module/gdrtest_ib:count=5,parent=0000:44:00.0+0000:46:00.0+0000:49:00.0+0000:81:00.0+0000:c1:00.0"},
@@ -94,7 +99,7 @@ var kernelBoots = []kernelBoot{
 		name:  "loopback",
 		pkg:   "rdma/loopback",
 		flags: []string{"--devices", "2"},
-		tests: []string{"Paths", "Defaults", "Unregistrable", "Corrupt", "LinkDown", "Delete", "NetdevDeleted", "PeerGone", "Stop", "PhaseTime", "Lock", "Privileges", "Leaks", "Sanitizer", "Perftest"},
+		tests: []string{"Paths", "Defaults", "Slices", "RegisterOnly", "Unregistrable", "Corrupt", "LinkDown", "Delete", "NetdevDeleted", "PeerGone", "Stop", "PhaseTime", "Lock", "Privileges", "Leaks", "Sanitizer", "Perftest"},
 	},
 }
 

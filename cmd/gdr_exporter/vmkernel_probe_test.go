@@ -112,7 +112,7 @@ func TestInKernelProbeHost(t *testing.T) {
 	for i := range p.reports {
 		r := &p.reports[i]
 		host := probePathOf(t, r, "host")
-		if r.Outcome != status.ProbeFine || host.BytesPerSecond == nil || host.LatencyMedian == nil || host.CPU == nil || host.Mismatches == nil || *host.Mismatches != 0 || host.Verified == 0 {
+		if r.Outcome != loopback.Fine || host.BytesPerSecond == nil || host.LatencyMedian == nil || host.CPU == nil || host.Mismatches == nil || *host.Mismatches != 0 || host.Verified == 0 {
 			t.Errorf("%+v %+v", r, host)
 		}
 		t.Logf("%s: %.1f MB/s, latency %.0f us, %.2f CPU s/GB, MTU %d, %s", r.Device, *host.BytesPerSecond/1e6, *host.LatencyMedian*1e6, *host.CPU, r.MTU, r.GIDType)
@@ -148,7 +148,7 @@ func TestInKernelProbeGPU(t *testing.T) {
 	environment, args := gpuArgs(t)
 	p := runProbe(t, environment, args...)
 	r := p.only(t)
-	if p.code != exitOK && r.Outcome != status.ProbeSlow || r.Method != "peermem" {
+	if p.code != exitOK && r.Outcome != loopback.Slow || r.Method != "peermem" {
 		t.Errorf("exit code %d, outcome %s, %q, method %s", p.code, r.Outcome, r.Reasons, r.Method)
 	}
 	for _, name := range []string{"host", "gpu_read", "gpu_write", "gpu", "staged"} {
@@ -179,7 +179,7 @@ func TestInKernelProbeUnregistrable(t *testing.T) {
 	environment, args := gpuArgs(t)
 	p := runProbe(t, append(environment, "DOUBLE_UNREGISTRABLE=1"), args...)
 	r := p.only(t)
-	if p.code != exitProbeBad || r.Outcome != status.ProbeFailed || errnosOf(r)["peermem"] != "EFAULT" {
+	if p.code != exitProbeBad || r.Outcome != loopback.Failed || errnosOf(r)["peermem"] != "EFAULT" {
 		t.Errorf("exit code %d, outcome %s, registrations %v", p.code, r.Outcome, errnosOf(r))
 	}
 	if staged := probePathOf(t, r, "staged"); staged.BytesPerSecond == nil || staged.Mismatches == nil || *staged.Mismatches != 0 {
@@ -196,7 +196,7 @@ func TestInKernelProbeCorrupt(t *testing.T) {
 	environment, args := gpuArgs(t)
 	p := runProbe(t, append(environment, "DOUBLE_FLIP=1"), append(args, "--paths=host,gpu")...)
 	r := p.only(t)
-	if path := probePathOf(t, r, "gpu"); p.code != exitProbeBad || r.Outcome != status.ProbeFailed || path.Mismatches == nil || *path.Mismatches == 0 {
+	if path := probePathOf(t, r, "gpu"); p.code != exitProbeBad || r.Outcome != loopback.Corrupt || path.Mismatches == nil || *path.Mismatches == 0 {
 		t.Errorf("exit code %d, outcome %s, %+v", p.code, r.Outcome, path)
 	}
 	if host := probePathOf(t, r, "host"); host.Mismatches == nil || *host.Mismatches != 0 {
@@ -212,7 +212,7 @@ func TestInKernelProbeRefused(t *testing.T) {
 		t.Helper()
 		r := p.only(t)
 		reasons := strings.Join(r.Reasons, "; ")
-		if p.code != exitProbeNotJudged || r.Outcome != status.ProbeNotJudged || !strings.HasPrefix(reasons, stage+": ") || !strings.Contains(reasons, reason) {
+		if p.code != exitProbeNotJudged || r.Outcome != loopback.NotJudged || !strings.HasPrefix(reasons, stage+": ") || !strings.Contains(reasons, reason) {
 			t.Errorf("%s: exit code %d, outcome %s, %s", what, p.code, r.Outcome, reasons)
 		}
 	}

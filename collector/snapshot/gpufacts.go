@@ -7,12 +7,12 @@ import (
 	"gdr_exporter/gpu"
 )
 
-// gpuFacts returns what holds of GPUs now. While NVML hangs, what only it can
-// tell is taken to hold still.
+// gpuFacts returns what holds of GPUs now. While NVML hangs or is quiesced, what
+// only it can tell is taken to hold still.
 func gpuFacts(s *Snapshot, before map[Fact]bool, hang time.Duration) map[Fact]bool {
 	facts := stuckFacts(CollectorGPU, s.GPU, hang)
 	reading := s.NVML()
-	if reading == nil {
+	if reading == nil || reading.State == gpu.StateQuiesced {
 		for fact := range before {
 			if fact.Kind != FactStuck {
 				facts[fact] = true

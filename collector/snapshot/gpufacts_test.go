@@ -19,6 +19,7 @@ func TestGPUChanges(t *testing.T) {
 	lost := gpuHost{nodes: both, nvml: answers(a, "!"+b), proc: []string{a, b}}
 	hangs := gpuHost{nodes: both, proc: []string{a, b}}
 	mismatch := gpuHost{nodes: both, nvml: &gpu.Reading{State: gpu.StateVersionMismatch}, proc: []string{a, b}}
+	quiesced := gpuHost{nodes: both, nvml: &gpu.Reading{State: gpu.StateQuiesced}, proc: []string{a, b}}
 	none := gpuHost{nvml: &gpu.Reading{State: gpu.StateNoDriver}}
 	for name, test := range map[string]struct {
 		hosts []gpuHost
@@ -28,6 +29,8 @@ func TestGPUChanges(t *testing.T) {
 		"lost and back":      {[]gpuHost{fine, lost, lost, fine}, [][]string{{"+nvml  of gpu"}, {"+lost " + b + " of gpu"}, nil, {"-lost " + b + " of gpu"}}},
 		"hangs":              {[]gpuHost{lost, hangs, hangs, fine}, [][]string{{"+lost " + b + " of gpu", "+nvml  of gpu"}, {"+stuck nvml of gpu"}, nil, {"-lost " + b + " of gpu", "-stuck nvml of gpu"}}},
 		"mismatch and cured": {[]gpuHost{fine, mismatch, mismatch, fine}, [][]string{{"+nvml  of gpu"}, {"-nvml  of gpu", "+nvml_failed version_mismatch of gpu"}, nil, {"+nvml  of gpu", "-nvml_failed version_mismatch of gpu"}}},
+		"quiesced":           {[]gpuHost{lost, quiesced, quiesced, fine}, [][]string{{"+lost " + b + " of gpu", "+nvml  of gpu"}, nil, nil, {"-lost " + b + " of gpu"}}},
+		"starts quiesced":    {[]gpuHost{quiesced, fine}, [][]string{nil, {"+nvml  of gpu"}}},
 		"the driver goes":    {[]gpuHost{fine, none}, [][]string{{"+nvml  of gpu"}, {"-nvml  of gpu"}}},
 	} {
 		t.Run(name, func(t *testing.T) {

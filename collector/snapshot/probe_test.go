@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"gdr_exporter/rdma/loopback/prober"
 )
 
 // TestProbeLedger: no file means no run yet; one that cannot be read means that
@@ -33,5 +35,26 @@ func TestProbeLedger(t *testing.T) {
 	}
 	if l := take().ProbeLedger(); l == nil || l.Transferred["mlx5_0"] != 5 {
 		t.Errorf("%+v", l)
+	}
+}
+
+// TestProber: what the prober shows is in a Snapshot that the collector probe was
+// asked for, and in no other; a process without one has nothing.
+func TestProber(t *testing.T) {
+	shown := &prober.Status{Interval: time.Hour}
+	taker := New(Options{Deadline: 10 * time.Second}).Prober(func() *prober.Status { return shown }).Taker()
+	t.Cleanup(taker.Close)
+	without := New(Options{Deadline: 10 * time.Second}).Taker()
+	t.Cleanup(without.Close)
+	for name, c := range map[string]struct {
+		taker *Taker
+		ask   string
+		want  *prober.Status
+	}{
+		"asked": {taker, CollectorProbe, shown}, "not asked": {taker, CollectorRDMA, nil}, "none": {without, CollectorProbe, nil},
+	} {
+		if s := c.taker.Take(t.Context(), func(collector string) bool { return collector == c.ask }); s.Prober != c.want {
+			t.Errorf("%s: %+v", name, s.Prober)
+		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"gdr_exporter/gpu/driver"
 	"gdr_exporter/rdma"
 	"gdr_exporter/rdma/devlink"
+	"gdr_exporter/rdma/loopback/prober"
 )
 
 // Options say how a Taker reads.
@@ -46,6 +47,9 @@ type Snapshot struct {
 	Affinity *AffinityPart
 	// Probe holds what measurements add up to; nil if it was not asked for.
 	Probe *ProbePart
+	// Prober is what the scheduler of measurements shows; nil if it was not asked
+	// for or this process has none.
+	Prober *prober.Status
 	// Asked are the collectors that the Snapshot was asked for.
 	Asked map[string]bool
 	// Errors are the read errors since start.
@@ -64,6 +68,7 @@ type Taker struct {
 	driver  *driverSource
 	pci     *affinitySource
 	probe   *probeSource
+	prober  func() *prober.Status
 }
 
 // New begins a Taker; the Builder's methods add what it reads.
@@ -124,6 +129,13 @@ func (b *Builder) Probe(path string) *Builder {
 	return b
 }
 
+// Prober adds what the scheduler of measurements shows. status must return at
+// once, and may return nil.
+func (b *Builder) Prober(status func() *prober.Status) *Builder {
+	b.taker.prober = status
+	return b
+}
+
 // Taker returns the finished Taker.
 func (b *Builder) Taker() *Taker { return b.taker }
 
@@ -157,7 +169,8 @@ func (t *Taker) Take(ctx context.Context, wanted func(collector string) bool) *S
 	if tree := asks(CollectorAffinity, CollectorPCIe, CollectorGPU, CollectorRDMA); t.pci != nil && tree {
 		reading.Go(func() { s.Affinity = t.pci.part(ctx) })
 	}
-	if probe := asks(CollectorProbe); t.probe != nil && probe {
+	probe := asks(CollectorProbe)
+	if t.probe != nil && probe {
 		reading.Go(func() { s.Probe = t.probe.part(ctx) })
 	}
 	reading.Wait()
@@ -166,6 +179,9 @@ func (t *Taker) Take(ctx context.Context, wanted func(collector string) bool) *S
 	s.Errors = t.ledger.Counts()
 	if t.taken != nil {
 		t.taken(s)
+	}
+	if t.prober != nil && probe {
+		s.Prober = t.prober() // it may just have been told of this Snapshot
 	}
 	return s
 }

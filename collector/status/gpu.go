@@ -22,6 +22,7 @@ var presences = []struct {
 
 // nvmlTexts say why NVML does not work.
 var nvmlTexts = map[gpu.State]string{
+	gpu.StateQuiesced:        "NVML is not asked: the exporter is quiesced.",
 	gpu.StateNoLibrary:       "NVML does not work: libnvidia-ml.so.1 is in none of --path.driver-root.",
 	gpu.StateNoDriver:        "NVML does not work: the nvidia module is not loaded.",
 	gpu.StateNoPermission:    "NVML does not work: /dev/nvidiactl may not be opened.",

@@ -45,10 +45,12 @@ func (p Page) WriteHTML(w io.Writer) error {
 	if len(errs) > mostErrors {
 		errs, more = errs[:mostErrors], len(errs)-mostErrors
 	}
+	pairs, morePairs := pairRows(s)
 	err := landing.Execute(&b, map[string]any{
 		"Version": p.Version, "MetricsPath": p.MetricsPath,
 		"Sentence": Sentence(s), "Absent": s.RDMA != nil && s.RDMA.Err == nil && s.RDMA.Listing.Devices+s.RDMA.Listing.Excluded == 0,
 		"GPUs": GPUSentence(s), "GPUTrouble": gpuTrouble(s),
+		"Prober": proberSentences(s), "Pairs": pairs, "MorePairs": morePairs,
 		"Rows": rows, "Ports": portSummary(rows), "Silent": silentSummary(s),
 		"Errors": errs, "More": more,
 		"Taken": taken(s).UTC().Format("2006-01-02 15:04:05 UTC"),

@@ -2,7 +2,6 @@ package status
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -15,36 +14,15 @@ import (
 	"gdr_exporter/rdma/loopback"
 )
 
-// ProbeOutcome is what a run says of a pair.
-type ProbeOutcome string
-
-// Outcomes of a run, from good to bad; not judged is neither.
-const (
-	ProbeFine      ProbeOutcome = "fine"       // all paths were measured and within the limits
-	ProbeNotJudged ProbeOutcome = "not judged" // nothing could be measured: port down, busy, no library
-	// ProbeUnsupported: GPU memory cannot be registered, and the GPU does not claim
-	// that it can (GPUDirect RDMA attribute 0: GeForce, vGPU).
-	ProbeUnsupported ProbeOutcome = "unsupported"
-	ProbeSlow        ProbeOutcome = "slow"   // a path through the NIC's access to GPU memory is below its limit
-	ProbeFailed      ProbeOutcome = "failed" // GPU memory cannot be reached, or data arrived wrong
-)
-
-// Limits of the ratio to the host path by distance, below which GPUDirect RDMA
-// gains little or loses (between switches and through a CPU).
-const (
-	limitDirect = 0.85
-	limitFar    = 0.6
-)
-
 // ProbeReport is one run of one pair, in the form of the command probe and its
 // JSON. What is not known is null.
 type ProbeReport struct {
-	GPU      string       `json:"gpu"` // PCI address, "" for a run on host memory alone
-	Device   string       `json:"device"`
-	Port     int          `json:"port"`
-	Distance string       `json:"distance"`
-	Outcome  ProbeOutcome `json:"outcome"`
-	Reasons  []string     `json:"reasons"` // why it is not fine
+	GPU      string           `json:"gpu"` // PCI address, "" for a run on host memory alone
+	Device   string           `json:"device"`
+	Port     int              `json:"port"`
+	Distance string           `json:"distance"`
+	Outcome  loopback.Outcome `json:"outcome"`
+	Reasons  []string         `json:"reasons"` // why it is not fine
 
 	Library       string              `json:"library"` // the libibverbs that was loaded
 	Started       time.Time           `json:"started"`
@@ -93,15 +71,17 @@ type ProbeStage struct {
 	Error   string  `json:"error,omitempty"`
 }
 
-// NewProbeReport judges a run. distance is that of the pair; a run without GPU
-// has none.
+// NewProbeReport judges a run by the default limits. distance is that of the pair;
+// a run without GPU has none.
 func NewProbeReport(gpu string, distance affinity.Distance, r *loopback.Result) ProbeReport {
 	report := ProbeReport{
 		GPU: gpu, Device: r.Device, Port: r.Port, Library: r.Library, Started: r.Started, Seconds: r.Duration.Seconds(),
 		Method: string(r.Method), NCCLMethod: string(r.NCCLMethod), NICDMABuf: pointer(r.NICDMABuf.Known, r.NICDMABuf.Value),
 		MTU: r.MTU, Relaxed: pointer(r.RelaxedOrdering.Known, r.RelaxedOrdering.Value), Transferred: r.TransferredBytes,
-		Registrations: []ProbeRegistration{}, Paths: []ProbePath{}, Reasons: []string{},
+		Registrations: []ProbeRegistration{}, Paths: []ProbePath{},
 	}
+	judgement := loopback.Judge(r, distance.Direct(), loopback.DefaultLimits)
+	report.Outcome, report.Reasons = judgement.Outcome, judgement.Reasons
 	if gpu != "" {
 		report.Distance = distance.String()
 	}
@@ -116,26 +96,17 @@ func NewProbeReport(gpu string, distance affinity.Distance, r *loopback.Result) 
 	for _, stage := range r.Stages {
 		report.Stages = append(report.Stages, ProbeStage{string(stage.Stage), string(stage.Path), stage.Duration.Seconds(), textOf(stage.Err)})
 	}
-	var host sysread.Maybe[float64]
 	for i := range r.Paths {
-		if r.Paths[i].Path == loopback.PathHost {
-			host = r.Paths[i].BytesPerSecond
-		}
-		report.Paths = append(report.Paths, probePath(&r.Paths[i], host))
+		report.Paths = append(report.Paths, probePath(&r.Paths[i]))
 	}
-	report.judge(distance, r)
 	return report
 }
 
-func probePath(p *loopback.PathResult, host sysread.Maybe[float64]) ProbePath {
+func probePath(p *loopback.PathResult) ProbePath {
 	path := ProbePath{
-		Path: string(p.Path), BytesPerSecond: pointer(p.BytesPerSecond.Known, p.BytesPerSecond.Value),
+		Path: string(p.Path), BytesPerSecond: pointer(p.BytesPerSecond.Known, p.BytesPerSecond.Value), Ratio: pointer(p.Ratio.Known, p.Ratio.Value),
 		LatencyMedian: pointer(p.LatencyMedian.Known, p.LatencyMedian.Value.Seconds()), LatencyP99: pointer(p.LatencyP99.Known, p.LatencyP99.Value.Seconds()),
 		CPU: pointer(p.CPUSecondsPerGB.Known, p.CPUSecondsPerGB.Value), Mismatches: pointer(p.Mismatches.Known, p.Mismatches.Value), Verified: p.Verified,
-	}
-	if p.BytesPerSecond.Known && host.Known && host.Value > 0 {
-		ratio := p.BytesPerSecond.Value / host.Value
-		path.Ratio = &ratio
 	}
 	if p.Err != nil {
 		path.Stage, path.Error = string(p.Stage), p.Err.Error()
@@ -143,64 +114,11 @@ func probePath(p *loopback.PathResult, host sysread.Maybe[float64]) ProbePath {
 	return path
 }
 
-// judge says what the run means. It is this run alone: what it means for jobs,
-// and whether it is news, is for the daemon.
-func (p *ProbeReport) judge(distance affinity.Distance, r *loopback.Result) {
-	p.Outcome = ProbeFine
-	worse := func(outcome ProbeOutcome, format string, args ...any) {
-		order := map[ProbeOutcome]int{ProbeFine: 0, ProbeNotJudged: 1, ProbeUnsupported: 2, ProbeSlow: 3, ProbeFailed: 4}
-		if order[outcome] > order[p.Outcome] {
-			p.Outcome = outcome
-		}
-		p.Reasons = append(p.Reasons, fmt.Sprintf(format, args...))
-	}
-	for _, stage := range r.Stages {
-		if stage.Err != nil && stage.Path == "" {
-			worse(ProbeNotJudged, "%s: %v", stage.Stage, stage.Err)
-		}
-	}
-	limit := limitFar
-	if distance.Direct() {
-		limit = limitDirect
-	}
-	for i := range r.Paths {
-		path, shown := &r.Paths[i], &p.Paths[i]
-		direct := path.Path != loopback.PathHost && path.Path != loopback.PathStaged
-		switch {
-		case path.Mismatches.Value > 0:
-			worse(ProbeFailed, "%s: %d words of 8 bytes arrived wrong", path.Path, path.Mismatches.Value)
-		case errors.Is(path.Err, loopback.ErrNotRegistered) && r.GPU.Known && !r.GPU.Value.GPUDirectRDMA:
-			worse(ProbeUnsupported, "%s: the GPU does not support GPUDirect RDMA", path.Path)
-		case path.Err != nil && direct && reachesNot(path.Err):
-			worse(ProbeFailed, "%s: %v", path.Path, path.Err)
-		case path.Err != nil:
-			worse(ProbeNotJudged, "%s, stage %s: %v", path.Path, path.Stage, path.Err)
-		case direct && shown.Ratio != nil && *shown.Ratio < limit:
-			worse(ProbeSlow, "%s: %.2f of the host path, below %.2f", path.Path, *shown.Ratio, limit)
-		}
-	}
-}
-
-// reachesNot reports whether an error says that the NIC does not reach GPU
-// memory, rather than that somebody stopped the run or the port went down.
-func reachesNot(err error) bool {
-	var verbs *loopback.Error
-	if errors.Is(err, loopback.ErrNotRegistered) {
-		return true
-	}
-	return errors.As(err, &verbs) && verbs.Status == loopback.LocalProtection
-}
-
 func errnoOf(err error) string {
-	var named interface{ ErrnoName() string }
-	switch {
-	case err == nil:
+	if err == nil {
 		return ""
-	case errors.As(err, &named):
-		return named.ErrnoName()
-	default:
-		return sysread.ErrnoName(err)
 	}
+	return sysread.ErrnoName(err)
 }
 
 func textOf(err error) string {

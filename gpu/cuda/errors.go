@@ -16,6 +16,7 @@ const (
 	InvalidValue         Code = 1
 	OutOfMemory          Code = 2
 	NotInitialized       Code = 3
+	Deinitialized        Code = 4
 	StubLibrary          Code = 34
 	DeviceUnavailable    Code = 46
 	NoDevice             Code = 100
@@ -23,16 +24,29 @@ const (
 	DeviceNotLicensed    Code = 102
 	InvalidContext       Code = 201
 	ECCUncorrectable     Code = 214
+	NVLinkUncorrectable  Code = 220
+	Contained            Code = 226
 	OperatingSystem      Code = 304
 	InvalidHandle        Code = 400
 	NotReady             Code = 600
 	IllegalAddress       Code = 700
+	LaunchTimeout        Code = 702
+	Assert               Code = 710
 	HostMemoryRegistered Code = 712
+	HardwareStackError   Code = 714
+	IllegalInstruction   Code = 715
+	MisalignedAddress    Code = 716
+	InvalidAddressSpace  Code = 717
+	InvalidPC            Code = 718
+	LaunchFailed         Code = 719
+	TensorMemoryLeak     Code = 721
 	NotPermitted         Code = 800
 	NotSupported         Code = 801
-	SystemNotReady       Code = 802 // fabric manager
+	SystemNotReady       Code = 802 // fabric manager; confidential computing without attestation
 	SystemDriverMismatch Code = 803 // library and kernel module differ
 	MPSConnectionFailed  Code = 805
+	MPSClientTerminated  Code = 810
+	ExternalDevice       Code = 911
 	Unknown              Code = 999
 	missing              Code = C.GDR_CUDA_MISSING
 )
@@ -43,6 +57,7 @@ var codeNames = map[Code]string{
 	InvalidValue:         "CUDA_ERROR_INVALID_VALUE",
 	OutOfMemory:          "CUDA_ERROR_OUT_OF_MEMORY",
 	NotInitialized:       "CUDA_ERROR_NOT_INITIALIZED",
+	Deinitialized:        "CUDA_ERROR_DEINITIALIZED",
 	StubLibrary:          "CUDA_ERROR_STUB_LIBRARY",
 	DeviceUnavailable:    "CUDA_ERROR_DEVICE_UNAVAILABLE",
 	NoDevice:             "CUDA_ERROR_NO_DEVICE",
@@ -50,16 +65,29 @@ var codeNames = map[Code]string{
 	DeviceNotLicensed:    "CUDA_ERROR_DEVICE_NOT_LICENSED",
 	InvalidContext:       "CUDA_ERROR_INVALID_CONTEXT",
 	ECCUncorrectable:     "CUDA_ERROR_ECC_UNCORRECTABLE",
+	NVLinkUncorrectable:  "CUDA_ERROR_NVLINK_UNCORRECTABLE",
+	Contained:            "CUDA_ERROR_CONTAINED",
 	OperatingSystem:      "CUDA_ERROR_OPERATING_SYSTEM",
 	InvalidHandle:        "CUDA_ERROR_INVALID_HANDLE",
 	NotReady:             "CUDA_ERROR_NOT_READY",
 	IllegalAddress:       "CUDA_ERROR_ILLEGAL_ADDRESS",
+	LaunchTimeout:        "CUDA_ERROR_LAUNCH_TIMEOUT",
+	Assert:               "CUDA_ERROR_ASSERT",
 	HostMemoryRegistered: "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
+	HardwareStackError:   "CUDA_ERROR_HARDWARE_STACK_ERROR",
+	IllegalInstruction:   "CUDA_ERROR_ILLEGAL_INSTRUCTION",
+	MisalignedAddress:    "CUDA_ERROR_MISALIGNED_ADDRESS",
+	InvalidAddressSpace:  "CUDA_ERROR_INVALID_ADDRESS_SPACE",
+	InvalidPC:            "CUDA_ERROR_INVALID_PC",
+	LaunchFailed:         "CUDA_ERROR_LAUNCH_FAILED",
+	TensorMemoryLeak:     "CUDA_ERROR_TENSOR_MEMORY_LEAK",
 	NotPermitted:         "CUDA_ERROR_NOT_PERMITTED",
 	NotSupported:         "CUDA_ERROR_NOT_SUPPORTED",
 	SystemNotReady:       "CUDA_ERROR_SYSTEM_NOT_READY",
 	SystemDriverMismatch: "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
 	MPSConnectionFailed:  "CUDA_ERROR_MPS_CONNECTION_FAILED",
+	MPSClientTerminated:  "CUDA_ERROR_MPS_CLIENT_TERMINATED",
+	ExternalDevice:       "CUDA_ERROR_EXTERNAL_DEVICE",
 	Unknown:              "CUDA_ERROR_UNKNOWN",
 }
 
@@ -149,6 +177,13 @@ func (e *RefusedError) Error() string {
 		return fmt.Sprintf("%sits free memory has no room for a context: %v", text, e.Err)
 	}
 	return fmt.Sprintf("%s%d MiB of its memory are free, %d MiB are wanted", text, e.Free>>20, e.MinFree>>20)
+}
+
+// SkipReason is the prober's word for it.
+func (e *RefusedError) SkipReason() string { return skipReasons[e.Reason] }
+
+var skipReasons = map[Reason]string{
+	ReasonExclusive: "compute_mode", ReasonProhibited: "compute_mode", ReasonMIG: "mig", ReasonMPS: "mps", ReasonMemory: "gpu_memory_low",
 }
 
 // Unwrap returns the call that said so.

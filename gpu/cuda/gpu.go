@@ -36,6 +36,10 @@ type Options struct {
 	MinFree uint64
 	// MPS allows the process to become a client of MPS.
 	MPS bool
+	// Dev and Procfs are where the driver's device files and procfs are looked at
+	// to explain a failure ([DeviceNodeError]): /dev and /proc if "". libcuda itself
+	// knows no others than those.
+	Dev, Procfs string
 	// Observe, if set, is told how long each step of Open and Close took: load,
 	// cuInit, gate, context, release.
 	Observe func(step string, took time.Duration)
@@ -97,8 +101,8 @@ func Open(address string, options Options) (*GPU, error) {
 		do   func() error
 	}{
 		{"load", func() error { return g.load(options.Roots) }},
-		{"cuInit", func() error { return g.check("cuInit", C.gdr_cuInit(g.c, 0)) }},
-		{"gate", g.gate},
+		{"cuInit", func() error { return g.explain(g.check("cuInit", C.gdr_cuInit(g.c, 0)), &options) }},
+		{"gate", func() error { return g.explain(g.gate(), &options) }},
 		{"context", func() error { return g.makeContext(options.MinFree) }},
 	} {
 		if err := g.timed(step.name, step.do); err != nil {

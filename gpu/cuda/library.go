@@ -57,6 +57,9 @@ func (e *LibraryError) Error() string {
 // Is makes errors.Is work with ErrNoLibrary.
 func (e *LibraryError) Is(target error) bool { return target == ErrNoLibrary && e.absent }
 
+// SkipReason is the prober's word for it: one that cannot be loaded is none.
+func (*LibraryError) SkipReason() string { return "no_library" }
+
 // load loads the first library that can be: those below the roots in their order,
 // then, if "/" is a root or there is none, what the loader finds by itself. It
 // returns the path that it loaded.

@@ -1,6 +1,7 @@
 package gputest
 
 import (
+	"cmp"
 	"encoding/binary"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -25,7 +26,9 @@ type GPU struct {
 	ComputeMode                                nvml.ComputeMode
 	MIG                                        int
 	Persistence                                nvml.EnableState
-	Processes                                  int
+	Processes                                  int   // their number; ids are 0
+	PIDs                                       []int // their ids, in place of Processes
+	Utilization                                nvml.Utilization
 	Links                                      []Link
 	Fabric                                     nvml.GpuFabricInfo_v3
 	EventTypes                                 uint64
@@ -125,8 +128,13 @@ func newDevice(m *Machine, index int, g *GPU) *device {
 	d.GetPersistenceModeFunc = answer(d, "nvmlDeviceGetPersistenceMode", func(g *GPU) nvml.EnableState { return g.Persistence })
 	d.GetMemoryInfoFunc = answer(d, "nvmlDeviceGetMemoryInfo", func(g *GPU) nvml.Memory { return g.Memory })
 	d.GetComputeRunningProcessesFunc = answer(d, "nvmlDeviceGetComputeRunningProcesses", func(g *GPU) []nvml.ProcessInfo {
-		return make([]nvml.ProcessInfo, g.Processes)
+		list := make([]nvml.ProcessInfo, cmp.Or(len(g.PIDs), g.Processes))
+		for i, pid := range g.PIDs {
+			list[i].Pid = uint32(pid)
+		}
+		return list
 	})
+	d.GetUtilizationRatesFunc = answer(d, "nvmlDeviceGetUtilizationRates", func(g *GPU) nvml.Utilization { return g.Utilization })
 	d.GetSupportedEventTypesFunc = answer(d, "nvmlDeviceGetSupportedEventTypes", func(g *GPU) uint64 { return g.EventTypes })
 	d.stubLinks()
 	return d

@@ -24,6 +24,11 @@ type Machine struct {
 	// All is what every call returns that is about a GPU or counts them, unless
 	// it is SUCCESS: the driver was unloaded, say.
 	All nvml.Return
+	// Confidential and MultiGPU are the feature and the multi-GPU mode of
+	// confidential computing.
+	Confidential, MultiGPU uint32
+	// Returns are what calls return instead that concern no GPU, by C function.
+	Returns map[string]nvml.Return
 	// Ancestor and P2P are what pairs of GPUs have; nil: 50 (across), and ok.
 	Ancestor func(a, b int) nvml.GpuTopologyLevel
 	P2P      func(a, b int, capability nvml.GpuP2PCapsIndex) (nvml.GpuP2PStatus, nvml.Return)
@@ -104,6 +109,14 @@ func (m *Machine) Library() gpu.Library {
 		m.enter("nvmlSystemGetNVMLVersion", "")
 		return m.NVML, nvml.SUCCESS
 	}
+	l.SystemGetConfComputeSettingsFunc = func() (nvml.SystemConfComputeSettings, nvml.Return) {
+		ret := m.system("nvmlSystemGetConfComputeSettings")
+		return nvml.SystemConfComputeSettings{CcFeature: m.Confidential, MultiGpuMode: m.MultiGPU}, ret
+	}
+	l.SystemGetConfComputeStateFunc = func() (nvml.ConfComputeSystemState, nvml.Return) {
+		ret := m.system("nvmlSystemGetConfComputeState")
+		return nvml.ConfComputeSystemState{CcFeature: m.Confidential}, ret
+	}
 	l.DeviceGetCountFunc = func() (int, nvml.Return) {
 		m.enter("nvmlDeviceGetCount_v2", "")
 		m.mu.Lock()
@@ -111,6 +124,14 @@ func (m *Machine) Library() gpu.Library {
 		return len(m.GPUs), m.All
 	}
 	return l
+}
+
+// system is what a call returns that concerns no GPU.
+func (m *Machine) system(call string) nvml.Return {
+	m.enter(call, "")
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.Returns[call]
 }
 
 func (m *Machine) init() nvml.Return {

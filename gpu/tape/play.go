@@ -92,6 +92,16 @@ func (p *Player) SystemGetNVMLVersion() (string, nvml.Return) {
 	return played[string](p, p.tape.Library, "SystemGetNVMLVersion")
 }
 
+// SystemGetConfComputeSettings is recorded.
+func (p *Player) SystemGetConfComputeSettings() (nvml.SystemConfComputeSettings, nvml.Return) {
+	return played[nvml.SystemConfComputeSettings](p, p.tape.Library, "SystemGetConfComputeSettings")
+}
+
+// SystemGetConfComputeState is recorded.
+func (p *Player) SystemGetConfComputeState() (nvml.ConfComputeSystemState, nvml.Return) {
+	return played[nvml.ConfComputeSystemState](p, p.tape.Library, "SystemGetConfComputeState")
+}
+
 // DeviceGetCount is recorded.
 func (p *Player) DeviceGetCount() (int, nvml.Return) {
 	return played[int](p, p.tape.Library, "DeviceGetCount")
@@ -211,6 +221,10 @@ func (d *playedDevice) GetMemoryInfo() (nvml.Memory, nvml.Return) {
 
 func (d *playedDevice) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
 	return asked[[]nvml.ProcessInfo](d, "GetComputeRunningProcesses")
+}
+
+func (d *playedDevice) GetUtilizationRates() (nvml.Utilization, nvml.Return) {
+	return asked[nvml.Utilization](d, "GetUtilizationRates")
 }
 
 func (d *playedDevice) GetFieldValues(values []nvml.FieldValue) nvml.Return {

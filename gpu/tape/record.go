@@ -46,6 +46,16 @@ func (r *recorder) SystemGetNVMLVersion() (string, nvml.Return) {
 	return keep(r.tape, r.tape.Library, "SystemGetNVMLVersion", value, ret)
 }
 
+func (r *recorder) SystemGetConfComputeSettings() (nvml.SystemConfComputeSettings, nvml.Return) {
+	value, ret := r.Library.SystemGetConfComputeSettings()
+	return keep(r.tape, r.tape.Library, "SystemGetConfComputeSettings", value, ret)
+}
+
+func (r *recorder) SystemGetConfComputeState() (nvml.ConfComputeSystemState, nvml.Return) {
+	value, ret := r.Library.SystemGetConfComputeState()
+	return keep(r.tape, r.tape.Library, "SystemGetConfComputeState", value, ret)
+}
+
 func (r *recorder) DeviceGetCount() (int, nvml.Return) {
 	value, ret := r.Library.DeviceGetCount()
 	return keep(r.tape, r.tape.Library, "DeviceGetCount", value, ret)
@@ -195,6 +205,10 @@ func (d *recordedDevice) GetMemoryInfo() (nvml.Memory, nvml.Return) {
 
 func (d *recordedDevice) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
 	return kept(d, "GetComputeRunningProcesses", d.Device.GetComputeRunningProcesses)
+}
+
+func (d *recordedDevice) GetUtilizationRates() (nvml.Utilization, nvml.Return) {
+	return kept(d, "GetUtilizationRates", d.Device.GetUtilizationRates)
 }
 
 // GetFieldValues keeps each value apart, so that they may be asked for together

@@ -43,9 +43,12 @@ func (e *Error) ErrnoName() string {
 // CompletionStatus is enum ibv_wc_status.
 type CompletionStatus int
 
-// LocalProtection is the status of a NIC that cannot reach the local memory:
-// with GPU memory, the PCIe path (ACS, IOMMU) or a registration that has gone.
-const LocalProtection CompletionStatus = 4
+// Statuses of a NIC that cannot reach memory: with GPU memory, the PCIe path (ACS,
+// IOMMU) or a registration that has gone.
+const (
+	LocalProtection CompletionStatus = 4  // the memory on the side that posted the write
+	RemoteOperation CompletionStatus = 11 // that on the other side: the answer of a NIC that could not write
+)
 
 var statusNames = []string{
 	"IBV_WC_SUCCESS", "IBV_WC_LOC_LEN_ERR", "IBV_WC_LOC_QP_OP_ERR", "IBV_WC_LOC_EEC_OP_ERR",

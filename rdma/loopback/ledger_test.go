@@ -85,3 +85,15 @@ func TestLedgerGarbage(t *testing.T) {
 		t.Error("a run replaced a directory")
 	}
 }
+
+// TestLedgerWithoutLock: whoever holds the lock himself still has runs added up.
+func TestLedgerWithoutLock(t *testing.T) {
+	l := newLedger(t)
+	spec := newFakeHost(t).spec(nil)
+	spec.LedgerPath = filepath.Join(t.TempDir(), "probe.json")
+	r := runOnThread(t.Context(), spec, newFakeVerbs(l).load)
+	ledger, err := ReadLedger(spec.LedgerPath)
+	if err != nil || r.TransferredBytes == 0 || ledger.Transferred["fake0"] != r.TransferredBytes {
+		t.Errorf("%+v, %v, %d bytes transferred", ledger, err, r.TransferredBytes)
+	}
+}

@@ -15,7 +15,8 @@ import (
 // other, whoever runs them.
 const LockPath = "/run/gdr_exporter/probe.lock"
 
-// ErrLocked says that another run holds the lock.
+// ErrLocked says that another run holds the lock. It comes with the reason
+// [SkipLocked].
 var ErrLocked = errors.New("another run holds the lock")
 
 // Lock is a held host-wide lock. It ends with the process at the latest.
@@ -33,7 +34,7 @@ func TryLock(path string) (*Lock, error) {
 	}
 	err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		err = fmt.Errorf("%w %s%s", ErrLocked, path, holder(file))
+		err = skip(SkipLocked, fmt.Errorf("%w %s%s", ErrLocked, path, holder(file)))
 	}
 	if err != nil {
 		file.Close()

@@ -26,6 +26,14 @@ type moved struct {
 	written []extent // of the destination
 }
 
+// rate is in bytes per second. It is not known of what took no time.
+func (m moved) rate() sysread.Maybe[float64] {
+	if m.elapsed <= 0 || m.bytes == 0 {
+		return sysread.Maybe[float64]{}
+	}
+	return sysread.Some(float64(m.bytes) / m.elapsed.Seconds())
+}
+
 // extent is a part of a buffer.
 type extent struct{ offset, length int }
 
@@ -38,6 +46,7 @@ type pathRun struct {
 	*run
 	undo    undo
 	result  PathResult
+	begun   bool     // some stage of it
 	base    transfer // queue pairs, keys and addresses
 	channel handle
 	mover   mover
@@ -46,31 +55,44 @@ type pathRun struct {
 
 // path measures a path; how it went is in the result.
 func (r *run) path(path Path) {
-	p := &pathRun{run: r, result: PathResult{Path: path}}
-	p.measureAll()
+	p := r.newPath(path)
+	p.step(StageConnect, p.connect)
+	p.step(StageWarmUp, p.warmUp)
+	p.step(StageMeasure, p.measure)
+	p.step(StageVerify, p.verify)
+	p.end()
 	r.result.Paths = append(r.result.Paths, p.result)
 }
 
-func (p *pathRun) measureAll() {
-	if p.result.Path.direct() {
-		switch {
-		case p.run.result.DataDirect.Value:
-			p.result.Stage, p.result.Err = StageGate, ErrDataDirect
-			return
-		case !p.registered:
-			p.result.Stage, p.result.Err = StageRegister, p.notRegistered()
-			return
-		}
+// newPath is a path of which nothing has been done. One that cannot be measured
+// has failed already.
+func (r *run) newPath(path Path) *pathRun {
+	p := &pathRun{run: r, result: PathResult{Path: path}}
+	switch {
+	case !path.direct():
+	case r.result.DataDirect.Value:
+		p.result.Stage, p.result.Err = StageGate, ErrDataDirect
+	case !r.registered:
+		p.result.Stage, p.result.Err = StageRegister, p.notRegistered()
 	}
-	steps := []struct {
-		stage Stage
-		do    func() error
-	}{{StageConnect, p.connect}, {StageWarmUp, p.warmUp}, {StageMeasure, p.measure}, {StageVerify, p.verify}}
-	for _, step := range steps {
-		if err := p.stage(step.stage, p.result.Path, step.do); err != nil {
-			p.result.Stage, p.result.Err = step.stage, err
-			break
-		}
+	return p
+}
+
+// step does a stage of the path, unless one before it failed.
+func (p *pathRun) step(stage Stage, do func() error) {
+	if p.result.Err != nil {
+		return
+	}
+	p.begun = true
+	if err := p.stage(stage, p.result.Path, do); err != nil {
+		p.result.Stage, p.result.Err = stage, err
+	}
+}
+
+// end gives everything of the path back.
+func (p *pathRun) end() {
+	if !p.begun {
+		return
 	}
 	if err := p.timed(StageTeardown, p.result.Path, p.undo.unwind); err != nil {
 		// The run's memory must outlive whatever is left here.
@@ -189,13 +211,13 @@ func (p *pathRun) warmUp() error {
 	if p.result.Path == PathStaged { // from here on only copies of the GPU's data
 		clear(p.source.host.bytes)
 	}
-	_, err := p.move(p.spec.WarmUp, false)
+	_, err := p.move(p.spec.WarmUp, p.phase(), false)
 	return err
 }
 
-// move moves bytes in a phase of its own and accounts for them.
-func (p *pathRun) move(bytes uint64, sleep bool) (moved, error) {
-	m, err := p.mover.move(bytes, p.phase(), sleep)
+// move moves bytes and accounts for them.
+func (p *pathRun) move(bytes uint64, l limits, sleep bool) (moved, error) {
+	m, err := p.mover.move(bytes, l, sleep)
 	p.run.result.TransferredBytes += m.bytes
 	if err == nil && size(m.written) > size(p.written) {
 		p.written = m.written
@@ -213,19 +235,21 @@ func size(extents []extent) int {
 
 // measure measures rate, latency and CPU time.
 func (p *pathRun) measure() error {
-	m, err := p.move(p.spec.Bytes, false)
+	m, err := p.move(p.spec.Bytes, p.phase(), false)
 	if err != nil {
 		return err
 	}
-	p.result.Bytes = m.bytes
-	if m.elapsed > 0 {
-		p.result.BytesPerSecond = sysread.Some(float64(m.bytes) / m.elapsed.Seconds())
-	}
+	p.result.Bytes, p.result.BytesPerSecond = m.bytes, m.rate()
+	return p.measureOthers()
+}
+
+// measureOthers measures latency and CPU time.
+func (p *pathRun) measureOthers() error {
 	if err := p.measureLatency(); err != nil {
 		return err
 	}
 	began := cpuTime()
-	m, err = p.move(p.spec.EventBytes, true)
+	m, err := p.move(p.spec.EventBytes, p.phase(), true)
 	if err != nil {
 		return err
 	}

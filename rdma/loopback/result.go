@@ -19,86 +19,99 @@ const (
 	StageRegister Stage = "register" // memory regions, both methods
 	StageConnect  Stage = "connect"  // queue pairs to RTS
 	StageWarmUp   Stage = "warm-up"
-	StageMeasure  Stage = "measure" // rate, latency, CPU time
+	StageMeasure  Stage = "measure" // rate, latency, CPU time; in slices the rate comes after verify
 	StageVerify   Stage = "verify"  // the data that arrived
 	StageTeardown Stage = "teardown"
 )
 
 // StageResult is how a stage went.
 type StageResult struct {
-	Stage    Stage
-	Path     Path // "" for what is of no path
-	Duration time.Duration
-	Err      error // nil, or why the stage failed; *Error if a verbs call did
+	Stage    Stage         `json:"stage"`
+	Path     Path          `json:"path,omitempty"` // "" for what is of no path
+	Duration time.Duration `json:"ns"`
+	Err      error         `json:"-"` // nil, or why the stage failed; *Error if a verbs call did
 }
 
 // Result is what a run found. Whatever failed, what was found before is there.
+//
+// As JSON it can be handed to another process or stored. Errors come back as what
+// is asked of them here: see [*Result.UnmarshalJSON].
 type Result struct {
-	Device   string
-	Port     int
-	Started  time.Time
-	Duration time.Duration
-	Stages   []StageResult
-	Paths    []PathResult
+	Device   string        `json:"device"`
+	Port     int           `json:"port"`
+	Started  time.Time     `json:"started"`
+	Duration time.Duration `json:"ns"`
+	Stages   []StageResult `json:"stages,omitempty"`
+	Paths    []PathResult  `json:"paths,omitempty"`
+	// RegisterOnly: only the registration was asked for.
+	RegisterOnly bool `json:"register_only,omitempty"`
 
-	Library  string                  // file of the libibverbs that was loaded
-	GPU      sysread.Maybe[GPUFacts] // of the GPU, once it is open
-	NUMANode int                     // of the NIC, where the host buffers are; -1: none
+	Library  string                  `json:"library,omitempty"` // file of the libibverbs that was loaded
+	GPU      sysread.Maybe[GPUFacts] `json:"gpu,omitzero"`      // of the GPU, once it is open
+	NUMANode int                     `json:"numa_node"`         // of the NIC, where the host buffers are; -1: none
 
-	Ethernet bool // RoCE; else InfiniBand
-	GID      sysread.Maybe[GID]
-	PKey     PKey
-	MTU      int // bytes of the path MTU, 0 if the port names none that is known
+	Ethernet bool               `json:"ethernet,omitempty"` // RoCE; else InfiniBand
+	GID      sysread.Maybe[GID] `json:"gid,omitzero"`
+	PKey     PKey               `json:"pkey,omitzero"`
+	MTU      int                `json:"mtu,omitempty"` // bytes of the path MTU, 0 if the port names none that is known
+
+	MessageSize int `json:"message_size,omitempty"` // bytes of each RDMA write that a rate is of
+	QueuePairs  int `json:"queue_pairs,omitempty"`  // pairs of queue pairs
 
 	// RelaxedOrdering is whether host memory was registered with relaxed ordering:
 	// unknown if none was registered. GPU memory: see its Registrations.
-	RelaxedOrdering sysread.Maybe[bool]
+	RelaxedOrdering sysread.Maybe[bool] `json:"relaxed_ordering,omitzero"`
 	// NICDMABuf is whether NIC, driver, kernel and library can register a dma-buf
 	// (a test with no dma-buf). NICDMABufErr is what the test was answered.
-	NICDMABuf    sysread.Maybe[bool]
-	NICDMABufErr error
+	NICDMABuf    sysread.Maybe[bool] `json:"nic_dmabuf,omitzero"`
+	NICDMABufErr error               `json:"-"`
 
 	// DataDirect is whether the NIC has a data-direct function (ConnectX-8 with
 	// GB200 and GB300), by which libraries reach GPU memory. What goes by the
 	// other function says nothing of those: the direct paths are not measured then.
-	DataDirect sysread.Maybe[bool]
+	DataDirect sysread.Maybe[bool] `json:"data_direct,omitzero"`
 
 	// Registrations of GPU memory, one for each method. Method is the one that the
 	// rates were measured with, "" if neither worked. NCCLMethod is the one that
 	// current NCCL would try: dma-buf where both sides claim it, else peermem.
-	Registrations      []Registration
-	Method, NCCLMethod Method
+	Registrations []Registration `json:"registrations,omitempty"`
+	Method        Method         `json:"method,omitempty"`
+	NCCLMethod    Method         `json:"nccl_method,omitempty"`
 
 	// TransferredBytes went over the NIC, each byte counted once: it sends as many
 	// and receives as many.
-	TransferredBytes uint64
+	TransferredBytes uint64 `json:"transferred_bytes,omitempty"`
 }
 
 // Registration is an attempt to register GPU memory.
 type Registration struct {
-	Method          Method
-	Duration        time.Duration
-	Err             error // nil if it worked
-	RelaxedOrdering bool
+	Method          Method        `json:"method"`
+	Duration        time.Duration `json:"ns"`
+	Err             error         `json:"-"` // nil if it worked
+	RelaxedOrdering bool          `json:"relaxed_ordering,omitempty"`
 }
 
 // PathResult is what was measured of a path. What was not reached is not known.
 type PathResult struct {
-	Path  Path
-	Stage Stage // where Err came from
-	Err   error // why the path ended early
+	Path  Path  `json:"path"`
+	Stage Stage `json:"stage,omitempty"` // where Err came from
+	Err   error `json:"-"`               // why the path ended early
 
-	BytesPerSecond sysread.Maybe[float64]
-	Bytes          uint64 // moved for that rate
+	BytesPerSecond sysread.Maybe[float64] `json:"bytes_per_second,omitzero"`
+	Bytes          uint64                 `json:"bytes,omitempty"` // moved for that rate
+	// Ratio is that of the rate to the host path's; in slices the median of those to
+	// the host slice before it.
+	Ratio sysread.Maybe[float64] `json:"ratio,omitzero"`
 	// LatencyMedian and LatencyP99 are from post to completion of 8-byte writes,
 	// one at a time.
-	LatencyMedian, LatencyP99 sysread.Maybe[time.Duration]
+	LatencyMedian sysread.Maybe[time.Duration] `json:"latency_median_ns,omitzero"`
+	LatencyP99    sysread.Maybe[time.Duration] `json:"latency_p99_ns,omitzero"`
 	// CPUSecondsPerGB is of this thread, per 10^9 bytes, sleeping for completions.
-	CPUSecondsPerGB sysread.Maybe[float64]
+	CPUSecondsPerGB sysread.Maybe[float64] `json:"cpu_seconds_per_gb,omitzero"`
 	// Mismatches counts words of 8 bytes that arrived wrong, of Verified bytes.
 	// What both a RDMA READ and a direct read found is counted twice.
-	Mismatches sysread.Maybe[int]
-	Verified   uint64
+	Mismatches sysread.Maybe[int] `json:"mismatches,omitzero"`
+	Verified   uint64             `json:"verified,omitempty"`
 }
 
 // Err returns the first failure of a stage, nil if all went well. Paths that GPU

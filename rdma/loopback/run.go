@@ -79,8 +79,11 @@ func newRun(ctx context.Context, spec Spec, load loader) *run {
 	now := time.Now()
 	r := &run{
 		spec: spec, load: load, files: newPortFiles(spec.SysfsRoot, spec.Device, spec.Port),
-		result: Result{Device: spec.Device, Port: spec.Port, Started: now, NUMANode: -1},
-		seed:   rand.Uint64(),
+		result: Result{
+			Device: spec.Device, Port: spec.Port, RegisterOnly: spec.RegisterOnly, Started: now, NUMANode: -1,
+			MessageSize: spec.MessageSize, QueuePairs: spec.QueuePairs,
+		},
+		seed: rand.Uint64(),
 	}
 	left := spec.Deadline
 	if deadline, ok := ctx.Deadline(); ok {
@@ -118,15 +121,31 @@ func (r *run) all() {
 		}
 	}
 	if ready {
-		for _, path := range Paths {
-			if slices.Contains(r.spec.Paths, path) {
-				r.path(path)
-			}
-		}
+		r.paths()
 	}
 	// Not a stage that a deadline can keep from being done. Its error is noted.
 	_ = r.timed(StageTeardown, "", r.undo.unwind)
 	r.result.Duration = time.Since(r.result.Started)
+}
+
+// paths measures the wanted paths, those of a kind that can be compared in turn if
+// that is asked for.
+func (r *run) paths() {
+	var inTurn, alone []Path
+	for _, path := range Paths {
+		switch {
+		case !slices.Contains(r.spec.Paths, path):
+		case r.spec.Slices > 1 && path != PathStaged:
+			inTurn = append(inTurn, path)
+		default:
+			alone = append(alone, path)
+		}
+	}
+	r.pathsInTurn(inTurn)
+	for _, path := range alone {
+		r.path(path)
+	}
+	r.compare()
 }
 
 // stage does a stage, unless the run is to end.
@@ -177,9 +196,9 @@ func (r *run) open() error {
 			return err
 		}
 		r.undo.add("lock", lock.Unlock)
-		if r.spec.LedgerPath != "" {
-			r.undo.add("ledger", r.record)
-		}
+	}
+	if r.spec.LedgerPath != "" {
+		r.undo.add("ledger", r.record)
 	}
 	v, path, err := r.load(r.spec.LibraryDirs)
 	if err != nil {
@@ -196,10 +215,10 @@ func (r *run) open() error {
 func (r *run) openNIC() error {
 	name, err := r.files.uverbs(r.spec.Device)
 	if err != nil {
-		return err
+		return skipNode(err)
 	}
 	if err := openable(filepath.Join(r.spec.DevRoot, name)); err != nil {
-		return err
+		return skipNode(err)
 	}
 	if r.context, err = r.verbs.open(r.spec.Device); err != nil {
 		return err
@@ -246,8 +265,11 @@ func (r *run) gate() error {
 	r.result.MTU = mtuBytes[r.port.mtu]
 	r.result.NUMANode = r.files.numaNode()
 	r.testDataDirect()
+	if err := r.enoughMemory(); err != nil || r.spec.RegisterOnly {
+		return err
+	}
 	if r.port.state != portActive {
-		return fmt.Errorf("port %d is in state %d %s, not ACTIVE: %w", r.spec.Port, r.port.state, portStates[r.port.state], syscall.ENETDOWN)
+		return skip(SkipPort, fmt.Errorf("port %d is in state %d %s, not ACTIVE: %w", r.spec.Port, r.port.state, portStates[r.port.state], syscall.ENETDOWN))
 	}
 	if most := r.port.messageSize; most > 0 && uint64(max(r.spec.MessageSize, r.spec.ChunkSize)) > most {
 		return fmt.Errorf("messages of %d bytes, chunks of %d: the port takes %d: %w", r.spec.MessageSize, r.spec.ChunkSize, most, syscall.EMSGSIZE)
@@ -255,13 +277,16 @@ func (r *run) gate() error {
 	if r.result.PKey, err = r.files.pkey(r.spec.PKey); err != nil {
 		return err
 	}
-	if err := r.findGID(); err != nil {
-		return err
+	return r.findGID()
+}
+
+// enoughMemory refuses a GPU whose memory others need.
+func (r *run) enoughMemory() error {
+	if r.gpu == nil {
+		return nil
 	}
-	if r.gpu != nil {
-		if free := r.gpu.Facts().Free; free < r.spec.FreeGPUMemory {
-			return fmt.Errorf("GPU memory: %d bytes free, %d wanted: %w", free, r.spec.FreeGPUMemory, syscall.ENOMEM)
-		}
+	if free := r.gpu.Facts().Free; free < r.spec.FreeGPUMemory {
+		return skip(SkipMemory, fmt.Errorf("GPU memory: %d bytes free, %d wanted: %w", free, r.spec.FreeGPUMemory, syscall.ENOMEM))
 	}
 	return nil
 }
@@ -304,6 +329,9 @@ func (r *run) findGID() error {
 
 // alloc allocates the buffers. It fills the sources with the pattern.
 func (r *run) alloc() error {
+	if r.spec.RegisterOnly {
+		return r.allocGPU(&r.source, hugePage)
+	}
 	var err error
 	for _, end := range []*buffers{&r.source, &r.destination} {
 		if end.host, err = r.allocHost(r.spec.BufferSize); err != nil {
@@ -312,10 +340,9 @@ func (r *run) alloc() error {
 		if r.gpu == nil {
 			continue
 		}
-		if end.gpu, err = r.gpu.Alloc(roundUp(r.spec.BufferSize, hugePage)); err != nil {
-			return fmt.Errorf("GPU: %w", err)
+		if err := r.allocGPU(end, roundUp(r.spec.BufferSize, hugePage)); err != nil {
+			return err
 		}
-		r.undo.addMemory("GPU memory", end.gpu.Free)
 	}
 	if r.scratch, err = r.allocHost(min(r.spec.ReadBack, r.spec.BufferSize) / 8 * 8); err != nil {
 		return err
@@ -326,6 +353,16 @@ func (r *run) alloc() error {
 			return fmt.Errorf("GPU: %w", err)
 		}
 	}
+	return nil
+}
+
+func (r *run) allocGPU(end *buffers, size int) error {
+	memory, err := r.gpu.Alloc(size)
+	if err != nil {
+		return fmt.Errorf("GPU: %w", err)
+	}
+	end.gpu = memory
+	r.undo.addMemory("GPU memory", memory.Free)
 	return nil
 }
 

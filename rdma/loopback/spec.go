@@ -39,6 +39,9 @@ const (
 	MethodDMABuf  Method = "dmabuf"  // cuMemGetHandleForAddressRange and ibv_reg_dmabuf_mr
 )
 
+// methods are both, in the order in which they are tried.
+var methods = []Method{MethodPeermem, MethodDMABuf}
+
 // Spec says what to measure. Zero values stand for the defaults. But for the
 // functions it can be handed to another process as JSON.
 type Spec struct {
@@ -69,11 +72,20 @@ type Spec struct {
 	GID   sysread.Maybe[int] // GID index; default: chosen anew in each run
 	Force Method             // register GPU memory by this method; default: as current NCCL does
 
+	// Slices measures the rates of the host path and of the direct paths in so many
+	// parts of Bytes, one part of each path in turn: load that comes and goes while
+	// the run lasts then hits all of them alike, and ratios hold. The staged path is
+	// left out unless it is named. Default 1: each path at once, one after the other.
+	Slices int
+	// RegisterOnly tries whether GPU memory can be registered, with 2 MiB of it, and
+	// nothing else: no traffic, no path, no host memory. The port may be down.
+	RegisterOnly bool
+
 	// FreeGPUMemory is how many bytes of GPU memory must be free before anything
 	// is allocated there. There is no default: the caller knows its jobs.
 	FreeGPUMemory uint64
 
-	LockPath    string   // host-wide lock, such as LockPath; "" takes none
+	LockPath    string   // host-wide lock, such as LockPath; "" takes none: the caller holds it
 	LedgerPath  string   // where runs are added up, such as LedgerPath, under the lock; "": nowhere
 	LibraryDirs []string // where to look for libibverbs.so.1 first
 	SysfsRoot   string   // default /sys
@@ -88,6 +100,12 @@ const mostMessage = 1 << 31
 
 // maxQueuePairs is LB_MAX_QPS of loopback.h.
 const maxQueuePairs = 64
+
+// maxSlices keeps slices long enough to have a rate.
+const maxSlices = 64
+
+// DefaultDeadline is that of a Spec without one.
+const DefaultDeadline = 10 * time.Second
 
 // window is how much is under way by default: enough for the fastest ports, and
 // no long queue in front of somebody else, nor in front of an early end.
@@ -113,18 +131,23 @@ func (s Spec) withDefaults() Spec {
 	orDefault(&s.EventBytes, 64<<20)
 	orDefault(&s.ReadBack, 16<<20)
 	orDefault(&s.Latencies, 1000)
-	orDefault(&s.Deadline, 10*time.Second)
+	orDefault(&s.Slices, 1)
+	orDefault(&s.Deadline, DefaultDeadline)
 	orDefault(&s.PhaseTime, 250*time.Millisecond)
 	orDefault(&s.SysfsRoot, "/sys")
 	orDefault(&s.DevRoot, "/dev/infiniband")
 	if s.OnStage == nil {
 		s.OnStage = func(Stage, Path) {}
 	}
-	if s.Paths == nil {
+	switch {
+	case s.RegisterOnly:
+		s.Paths = nil
+	case s.Paths == nil && s.OpenGPU == nil:
+		s.Paths = []Path{PathHost}
+	case s.Paths == nil && s.Slices > 1:
+		s.Paths = slices.DeleteFunc(slices.Clone(Paths), func(p Path) bool { return p == PathStaged })
+	case s.Paths == nil:
 		s.Paths = Paths
-		if s.OpenGPU == nil {
-			s.Paths = []Path{PathHost}
-		}
 	}
 	return s
 }
@@ -146,8 +169,12 @@ func (s Spec) check() error {
 	case s.slice() < s.MessageSize || s.BufferSize < s.ChunkSize:
 		return fmt.Errorf("a buffer of %d bytes does not hold a message of %d for each of %d queue pairs and a chunk of %d",
 			s.BufferSize, s.MessageSize, s.QueuePairs, s.ChunkSize)
-	case s.Bytes < uint64(s.MessageSize*s.QueuePairs):
-		return fmt.Errorf("%d bytes are not a message for each queue pair", s.Bytes)
+	case s.Slices < 1 || s.Slices > maxSlices:
+		return fmt.Errorf("%d slices: from 1 to %d", s.Slices, maxSlices)
+	case s.part() < uint64(s.MessageSize*s.QueuePairs):
+		return fmt.Errorf("%d bytes in %d slices are not a message for each queue pair", s.Bytes, s.Slices)
+	case s.RegisterOnly && s.OpenGPU == nil:
+		return fmt.Errorf("registration needs a GPU")
 	case s.Force != "" && s.Force != MethodPeermem && s.Force != MethodDMABuf:
 		return fmt.Errorf("unknown method of registration %q", s.Force)
 	}
@@ -165,8 +192,13 @@ func (s Spec) check() error {
 // slice is the part of a buffer that a queue pair works through.
 func (s Spec) slice() int { return s.BufferSize / s.QueuePairs / s.MessageSize * s.MessageSize }
 
+// part is what is moved for the rate of a path at once.
+func (s Spec) part() uint64 { return s.Bytes / uint64(s.Slices) }
+
 // wants reports whether any wanted path is of a kind.
 func (s Spec) wants(kind func(Path) bool) bool { return slices.ContainsFunc(s.Paths, kind) }
 
-// usesGPU reports whether any wanted path does.
-func (s Spec) usesGPU() bool { return s.wants(func(p Path) bool { return p != PathHost }) }
+// usesGPU reports whether any wanted path does, or the registration.
+func (s Spec) usesGPU() bool {
+	return s.RegisterOnly || s.wants(func(p Path) bool { return p != PathHost })
+}

@@ -40,7 +40,7 @@ func loadLibrary(dirs []string) (verbs, string, error) {
 	var message [4096]C.char
 	lib := C.lb_load(cPath, &message[0], C.size_t(len(message)))
 	if lib == nil {
-		return nil, path, fmt.Errorf("%w: %s", ErrNoLibrary, C.GoString(&message[0]))
+		return nil, path, skip(SkipLibrary, fmt.Errorf("%w: %s", ErrNoLibrary, C.GoString(&message[0])))
 	}
 	return library{lib}, C.GoString(&message[0]), nil
 }

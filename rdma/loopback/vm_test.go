@@ -642,3 +642,50 @@ func TestInKernelSanitizer(t *testing.T) {
 	raw := gid.Address.As16()
 	t.Log(sh(t, harness, "rxe0", strconv.Itoa(gid.Index), hex.EncodeToString(raw[:]), "5"))
 }
+
+// Slices of all paths in turn, on the real stack; and the registration alone, with
+// the port down.
+func TestInKernelSlices(t *testing.T) {
+	inKernel(t)
+	l := newLedger(t)
+	spec := small("rxe0")
+	spec.OpenGPU, spec.Slices = newHostGPU(l).open, 4
+	r := Run(t.Context(), spec)
+	l.wantEmpty()
+	wantWhole(t, r, Paths[:4]...)
+	wantOnce(t, r)
+	for _, p := range r.Paths {
+		t.Logf("%-9s %.2f of host", p.Path, p.Ratio.Value)
+		if !p.Ratio.Known || p.Bytes != spec.Bytes {
+			t.Errorf("%+v", p)
+		}
+	}
+}
+
+func TestInKernelRegisterOnly(t *testing.T) {
+	inKernel(t)
+	state := func(prefix string) func() bool {
+		return func() bool {
+			text, _ := os.ReadFile("/sys/class/infiniband/rxe1/ports/1/state")
+			return strings.HasPrefix(string(text), prefix)
+		}
+	}
+	sh(t, "ip", "link", "set", "veth1", "down")
+	within(t, "rxe1 is down", state("1:"))
+	for _, hidden := range []bool{false, true} {
+		l := newLedger(t)
+		gpu := newHostGPU(l)
+		gpu.hidden = hidden
+		spec := small("rxe1")
+		spec.OpenGPU, spec.RegisterOnly = gpu.open, true
+		r := Run(t.Context(), spec)
+		l.wantEmpty()
+		j := Judge(&r, true, DefaultLimits)
+		if want := map[bool]Outcome{false: Fine, true: Failed}[hidden]; r.Err() != nil || j.Outcome != want || r.TransferredBytes > 0 {
+			t.Errorf("%+v\n%s", j, describe(r))
+		}
+		t.Logf("%v, %+v", r.Duration, j)
+	}
+	sh(t, "ip", "link", "set", "veth1", "up")
+	within(t, "rxe1 is active", state("4:"))
+}

@@ -136,8 +136,11 @@ func (p *pass) show() {
 // worth reports whether the statistic is worth a series. Of the eight
 // priorities usually one or two have flow control; the others' counters stay 0.
 func (s *slot) worth(pfc sysread.Maybe[PrioritySet]) bool {
+	if s.meaning.Rare {
+		return s.seen
+	}
 	if s.meaning.Label != LabelPriority {
-		return s.seen || !s.meaning.Rare
+		return true
 	}
 	enabled := pfc.Known && pfc.Value.Has(int(s.label[0]-'0'))
 	if s.meaning.PFC && pfc.Known {

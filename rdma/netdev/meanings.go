@@ -29,7 +29,7 @@ type Meaning struct {
 	// Label is what tells several values of one port apart: priority, lane
 	// or nothing.
 	Label string
-	// Rare: shown only once it has been other than 0.
+	// Rare: shown only once it has been other than 0, also at a priority with PFC.
 	Rare bool
 	// Extra: shown only if Options.Extra asks for it.
 	Extra bool
@@ -154,24 +154,25 @@ var meanings = []*Meaning{
 	{Name: "pfc_transmit_pause_transitions", Extra: true, Label: LabelPriority, PFC: true,
 		Help:  "changes between pausing the peer and not, by sent PFC frames",
 		Names: []string{"pfc_pri%_tx_transitions"}},
-	{Name: "transmit_pause_storm_warnings",
+	{Name: "transmit_pause_storm_warnings", Rare: true,
 		Help:  "times the device sent pause frames for a long time",
 		Names: []string{"tx_pause_storm_warning_events"}},
 	{Name: "transmit_pause_storm_errors",
 		Help:  "times the device sent pause frames for so long that it stopped sending them, after which it drops packets",
 		Names: []string{"tx_pause_storm_error_events"}},
 	// What a priority's buffer drops and marks. Not only priorities with PFC
-	// have these: lossless traffic on the wrong priority shows here.
-	{Name: "priority_receive_buffer_discards", Label: LabelPriority,
+	// have these: lossless traffic on the wrong priority shows here. Which of the
+	// buffers was too small is told once something was dropped or marked.
+	{Name: "priority_receive_buffer_discards", Label: LabelPriority, Rare: true,
 		Help:  "packets dropped for want of receive buffer of the host",
 		Names: []string{"rx_prio%_buf_discard"}},
-	{Name: "priority_receive_congestion_discards", Label: LabelPriority,
+	{Name: "priority_receive_congestion_discards", Label: LabelPriority, Rare: true,
 		Help:  "packets dropped because of congestion of the host",
 		Names: []string{"rx_prio%_cong_discard"}},
 	{Name: "priority_receive_discards", Label: LabelPriority,
 		Help:  "packets dropped for want of receive buffer",
 		Names: []string{"rx_prio%_discards"}},
-	{Name: "priority_receive_ecn_marked_packets", Label: LabelPriority,
+	{Name: "priority_receive_ecn_marked_packets", Label: LabelPriority, Rare: true,
 		Help:  "packets that the device itself marked (ECN) because of congestion of the host",
 		Names: []string{"rx_prio%_marked"}},
 	// Global pause (802.3x), instead of PFC.
@@ -197,10 +198,10 @@ var meanings = []*Meaning{
 	{Name: "phy_transmit_discards",
 		Help:  "packets dropped at the physical port on sending, such as while the link was down",
 		Names: []string{"tx_discards_phy", "bnxt_en:tx_stat_discard", "txp_stat_discard", "tx_dropped_link_down.nic"}},
-	{Name: "netdev_receive_out_of_buffer",
+	{Name: "netdev_receive_out_of_buffer", Extra: true,
 		Help:  "packets dropped because a receive queue of the network interface had no buffer; RDMA's own is hw_counters/out_of_buffer",
 		Names: []string{"rx_out_of_buffer"}},
-	{Name: "netdev_device_out_of_buffer",
+	{Name: "netdev_device_out_of_buffer", Extra: true,
 		Help:  "times a queue owned by the device had too few buffers",
 		Names: []string{"dev_out_of_buffer"}},
 	{Name: "netdev_receive_steering_missed_packets", Extra: true,
@@ -243,24 +244,24 @@ var meanings = []*Meaning{
 	{Name: "fec_uncorrectable_blocks",
 		Help:  "blocks that FEC could not correct: packets are lost",
 		Names: []string{"rx_fec_uncorrectable_blocks"}},
-	// Cable or transceiver. Counts of events, no readings.
-	{Name: "module_bus_stuck_events",
+	// Cable or transceiver. Counts of events, no readings; most ports have none.
+	{Name: "module_bus_stuck_events", Rare: true,
 		Help:  "times the cable's or transceiver's I2C bus hung",
 		Names: []string{"module_bus_stuck"}},
-	{Name: "module_high_temperature_events",
+	{Name: "module_high_temperature_events", Rare: true,
 		Help:  "times the cable or transceiver was too hot",
 		Names: []string{"module_high_temp"}},
-	{Name: "module_shorted_events",
+	{Name: "module_shorted_events", Rare: true,
 		Help:  "times the cable was found shorted",
 		Names: []string{"module_bad_shorted"}},
-	{Name: "module_unplug_events",
+	{Name: "module_unplug_events", Rare: true,
 		Help:  "times the cable or transceiver was pulled out",
 		Names: []string{"module_unplug"}},
-	// PCIe.
-	{Name: "pcie_outbound_stalled_read", Unit: UnitPercent, Gauge: true,
+	// PCIe. Of the last second once a minute few make use; the counters miss none.
+	{Name: "pcie_outbound_stalled_read", Extra: true, Unit: UnitPercent, Gauge: true,
 		Help:  "share of the last second in which the NIC wanted to read host memory but had no PCIe credits",
 		Names: []string{"outbound_pci_stalled_rd"}},
-	{Name: "pcie_outbound_stalled_write", Unit: UnitPercent, Gauge: true,
+	{Name: "pcie_outbound_stalled_write", Extra: true, Unit: UnitPercent, Gauge: true,
 		Help:  "share of the last second in which the NIC wanted to write host or GPU memory but had no PCIe credits",
 		Names: []string{"outbound_pci_stalled_wr"}},
 	{Name: "pcie_outbound_stalled_read", Unit: UnitSeconds,

@@ -2,8 +2,13 @@
 // is host memory, which an RDMA device of a test kernel can register.
 //
 // The environment says what it does, read at each cuInit (so a test sets it with
-// t.Setenv before it opens a GPU; a child process gets it with its environment):
+// t.Setenv before it opens a GPU; a child process gets it with its environment). It
+// is not read again while a context is open, nor for as long as one was left behind
+// by a run that hangs:
 //
+//	DOUBLE_FILE          a file with lines NAME=value of the names below, which go
+//	                     before the environment's: a running process's GPU changes
+//	                     with it. See [Set]
 //	DOUBLE_GPUS          PCI addresses, with commas; 0000:3b:00.0,0000:5e:00.0
 //	DOUBLE_NAME          name; NVIDIA H200
 //	DOUBLE_VERSION       cuDriverGetVersion; 13000
@@ -23,6 +28,15 @@
 //	                     is wrong whichever way it went, and there and back too
 //	DOUBLE_FAIL          function:code or function:code:n, from the nth call on
 //	DOUBLE_HANG          function, for ever, or function:milliseconds
+//	DOUBLE_CRASH         function: SIGSEGV in it. A Go process prints its stacks and
+//	                     exits with status 2
+//	DOUBLE_STICKY        function:code: from that call on, every call of the process
+//	                     fails with the code. Only exec helps
+//	DOUBLE_ONCE          a file: DOUBLE_HANG, _CRASH and _STICKY do their work only
+//	                     if it is there, and remove it: once, whatever exec follows
+//	DOUBLE_DEVFILE       a file that stays open from the first cuInit on, as libcuda
+//	                     keeps /dev/nvidiactl; if it cannot be opened, 304
+//	DOUBLE_DEVFILE_CLOEXEC  0: without FD_CLOEXEC; 1
 //	DOUBLE_LOG           a file: one line per call, and one with what was alive
 //	                     whenever a context is released:
 //	                     released memory=0 pinned=0 streams=0 events=0
@@ -50,7 +64,8 @@ var source []byte
 // Address is a GPU that the library has without DOUBLE_GPUS.
 const Address = "0000:3b:00.0"
 
-// built are libraries by the compiler's flags: each is compiled once a process.
+// built are libraries by source and the compiler's flags: each is compiled once a
+// process.
 var built sync.Map
 
 // Build makes the library and returns a directory to use as driver root, which
@@ -60,37 +75,62 @@ var built sync.Map
 func Build(t testing.TB, flags ...string) (root string) {
 	t.Helper()
 	root = t.TempDir()
-	path := filepath.Join(root, "usr/lib64/libcuda.so.1")
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	key := strings.Join(flags, " ")
-	if library, known := built.Load(key); known {
-		if err := os.WriteFile(path, library.([]byte), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		return root
-	}
-	compile(t, path, flags)
-	library, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	built.Store(key, library)
+	Compile(t, filepath.Join(root, "usr/lib64/libcuda.so.1"), source, flags...)
 	return root
 }
 
-// compile compiles the library into a file.
-func compile(t testing.TB, path string, flags []string) {
+// Compile compiles a library's source into a file, which is another file than the
+// one that was there: that may be in use. It skips the test where there is no C
+// compiler.
+func Compile(t testing.TB, path string, source []byte, flags ...string) {
+	t.Helper()
+	key := string(source) + strings.Join(flags, " ")
+	library, known := built.Load(key)
+	if !known {
+		library = compile(t, source, flags)
+		built.Store(key, library)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	replace(t, path, library.([]byte))
+}
+
+// compile returns the library.
+func compile(t testing.TB, source []byte, flags []string) []byte {
 	t.Helper()
 	cc, err := exec.LookPath("cc")
 	if err != nil {
-		t.Skip("no C compiler to make a libcuda with")
+		t.Skip("no C compiler to make a library with")
 	}
+	path := filepath.Join(t.TempDir(), "library.so")
 	arguments := append([]string{"-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread", "-o", path, "-x", "c", "-"}, flags...)
 	command := exec.Command(cc, arguments...)
 	command.Stdin = bytes.NewReader(source)
 	if out, err := command.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
+	}
+	library, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return library
+}
+
+// Set writes a file of settings, NAME=value each, in one step: no call sees half
+// of it.
+func Set(t testing.TB, path string, settings ...string) {
+	t.Helper()
+	replace(t, path, []byte(strings.Join(settings, "\n")+"\n"))
+}
+
+// replace puts a new file in the place of one.
+func replace(t testing.TB, path string, content []byte) {
+	t.Helper()
+	if err := os.WriteFile(path+".new", content, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -1,6 +1,7 @@
 // A libcuda whose GPU memory is host memory. Package cudatest says what the
 // environment makes it do.
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -14,6 +15,7 @@ enum {
 	INVALID_VALUE = 1,
 	OUT_OF_MEMORY = 2,
 	NOT_INITIALIZED = 3,
+	OPERATING_SYSTEM = 304,
 	DEVICE_UNAVAILABLE = 46,
 	INVALID_DEVICE = 101,
 	INVALID_CONTEXT = 201,
@@ -36,13 +38,17 @@ static const struct {
 	{INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"},
 	{OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"},
 	{NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED"},
+	{4, "CUDA_ERROR_DEINITIALIZED"},
 	{DEVICE_UNAVAILABLE, "CUDA_ERROR_DEVICE_UNAVAILABLE"},
 	{100, "CUDA_ERROR_NO_DEVICE"},
 	{INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE"},
 	{INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT"},
+	{214, "CUDA_ERROR_ECC_UNCORRECTABLE"},
+	{OPERATING_SYSTEM, "CUDA_ERROR_OPERATING_SYSTEM"},
 	{INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE"},
 	{ILLEGAL_STATE, "CUDA_ERROR_ILLEGAL_STATE"},
 	{NOT_READY, "CUDA_ERROR_NOT_READY"},
+	{700, "CUDA_ERROR_ILLEGAL_ADDRESS"},
 	{719, "CUDA_ERROR_LAUNCH_FAILED"},
 	{ALREADY_REGISTERED, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED"},
 	{NOT_REGISTERED, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED"},
@@ -88,32 +94,61 @@ static struct pinned pins[MOST];
 static struct stream *streams[MOST];
 static struct event events[MOST];
 static int contexts, initialised;
+static int broken;	// what every call fails with, 0 for none
+static int kept = -1;	// descriptor of DOUBLE_DEVFILE
 static char context;
 static __thread char *current;
 
 static struct {
-	char gpus[256], name[96], fail[64], hang[64], log[256];
-	int version, mode, gdr, dmabuf, ordering, unregistrable, flip, taken, fail_code, fail_from, hang_ms;
+	char gpus[256], name[96], fail[64], hang[64], crash[64], sticky[64], log[256], devfile[256], once[256];
+	int version, mode, gdr, dmabuf, ordering, unregistrable, flip, taken, fail_code, fail_from, hang_ms, sticky_code, cloexec;
 	size_t total, free, context;
 	int calls; // of the function that is to fail
 } config;
 
+static char file[4096]; // content of DOUBLE_FILE
+
+static void read_file(void)
+{
+	const char *path = getenv("DOUBLE_FILE");
+	FILE *from = path && *path ? fopen(path, "re") : NULL;
+	file[from ? fread(file, 1, sizeof(file) - 1, from) : 0] = 0;
+	if (from)
+		fclose(from);
+}
+
+// The value of a name: the file's, else the environment's; "" for none.
+static void setting(char *into, size_t size, const char *name)
+{
+	size_t length = strlen(name);
+	const char *value = getenv(name);
+	snprintf(into, size, "%s", value ? value : "");
+	for (const char *line = file; *line; line += strcspn(line, "\n"), line += *line == '\n')
+		if (!strncmp(line, name, length) && line[length] == '=') {
+			value = line + length + 1;
+			snprintf(into, size, "%.*s", (int)strcspn(value, "\n"), value);
+		}
+}
+
 static long long number(const char *name, long long otherwise)
 {
-	const char *value = getenv(name);
-	return value && *value ? strtoll(value, NULL, 0) : otherwise;
+	char value[64];
+	setting(value, sizeof(value), name);
+	return *value ? strtoll(value, NULL, 0) : otherwise;
 }
 
 static void text(char *into, size_t size, const char *name, const char *otherwise)
 {
-	const char *value = getenv(name);
-	snprintf(into, size, "%s", value && *value ? value : otherwise);
+	setting(into, size, name);
+	if (!*into)
+		snprintf(into, size, "%s", otherwise);
 }
 
 static void configure(void)
 {
 	char *rest;
 	memset(&config, 0, sizeof(config));
+	read_file();
 	text(config.gpus, sizeof(config.gpus), "DOUBLE_GPUS", "0000:3b:00.0,0000:5e:00.0");
 	text(config.name, sizeof(config.name), "DOUBLE_NAME", "NVIDIA H200");
 	text(config.log, sizeof(config.log), "DOUBLE_LOG", "");
@@ -140,6 +175,15 @@ static void configure(void)
 		*rest = 0;
 		config.hang_ms = atoi(rest + 1);
 	}
+	text(config.crash, sizeof(config.crash), "DOUBLE_CRASH", "");
+	text(config.sticky, sizeof(config.sticky), "DOUBLE_STICKY", "");
+	if ((rest = strchr(config.sticky, ':'))) {
+		*rest = 0;
+		config.sticky_code = atoi(rest + 1);
+	}
+	text(config.once, sizeof(config.once), "DOUBLE_ONCE", "");
+	text(config.devfile, sizeof(config.devfile), "DOUBLE_DEVFILE", "");
+	config.cloexec = number("DOUBLE_DEVFILE_CLOEXEC", 1);
 }
 
 static void note(const char *line)
@@ -162,6 +206,18 @@ static void hang(void)
 		pause();
 }
 
+// Whether a function is the one that is to do something extraordinary, now.
+static int chosen(const char *function, const char *name)
+{
+	return *name && !strcmp(function, name) && (!*config.once || !unlink(config.once));
+}
+
+static void crash(void)
+{
+	volatile int *volatile nowhere = NULL;
+	*nowhere = 0;
+}
+
 // What every function begins with: it takes the lock, and returns what to answer
 // with at once. Needs is 0 for nothing, 1 for cuInit, 2 for a current context.
 static int enter(const char *function, int needs)
@@ -169,8 +225,14 @@ static int enter(const char *function, int needs)
 	pthread_mutex_lock(&lock);
 	if (*config.log)
 		note(function);
-	if (*config.hang && !strcmp(function, config.hang))
+	if (chosen(function, config.crash))
+		crash();
+	if (chosen(function, config.hang))
 		hang();
+	if (chosen(function, config.sticky))
+		broken = config.sticky_code;
+	if (broken)
+		return broken;
 	if (*config.fail && !strcmp(function, config.fail) && ++config.calls >= config.fail_from)
 		return config.fail_code;
 	if (needs >= 1 && !initialised)
@@ -200,6 +262,11 @@ int cuInit(unsigned int flags)
 		configure();
 	pthread_mutex_unlock(&lock);
 	ENTER(0);
+	if (*config.devfile && kept < 0) {
+		kept = open(config.devfile, config.cloexec ? O_RDONLY | O_CLOEXEC : O_RDONLY);
+		if (kept < 0)
+			return leave(OPERATING_SYSTEM);
+	}
 	initialised = 1;
 	return leave(flags ? INVALID_VALUE : 0);
 }

@@ -1,0 +1,118 @@
+package status
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"gdr_exporter/collector/snapshot"
+	"gdr_exporter/collector/sysread"
+	"gdr_exporter/rdma/loopback"
+	"gdr_exporter/rdma/loopback/prober"
+)
+
+// probed is a Snapshot of a prober with these pairs, read at the time of all pages.
+func probed(pairs ...prober.PairStatus) *snapshot.Snapshot {
+	s := of()
+	s.Taken = at
+	s.Prober = &prober.Status{Interval: time.Hour, Isolation: prober.InProcess, Pairs: pairs}
+	return s
+}
+
+// completed is a result of an age.
+func completed(depth prober.Depth, age time.Duration, outcome loopback.Outcome, reasons ...string) *prober.Completed {
+	c := &prober.Completed{Depth: depth, Time: at.Add(-age), Idle: true, Judgement: loopback.Judgement{Outcome: outcome, Reasons: reasons}}
+	if depth == prober.DepthFull && outcome != loopback.Failed {
+		c.Result.Paths = []loopback.PathResult{
+			{Path: loopback.PathHost, BytesPerSecond: sysread.Some(24.5e9), Ratio: sysread.Some(1.0)},
+			{Path: loopback.PathGPU, BytesPerSecond: sysread.Some(24e9), Ratio: sysread.Some(0.9796)},
+		}
+	}
+	return c
+}
+
+func pair(full, registration *prober.Completed) prober.PairStatus {
+	return prober.PairStatus{
+		Candidate: prober.Candidate{Pair: prober.Pair{GPU: "0000:1b:00.0", Device: "mlx5_0", Port: 1}, Distance: "PIX", Direct: true},
+		Full:      full, Registration: registration,
+	}
+}
+
+// TestPairRows: what stands, how old it is, and why there is nothing newer.
+func TestPairRows(t *testing.T) {
+	const full, register = prober.DepthFull, prober.DepthRegister
+	fine := completed(full, 10*time.Minute, loopback.Fine)
+	with := func(p prober.PairStatus, change func(*prober.PairStatus)) prober.PairStatus {
+		change(&p)
+		return p
+	}
+	corrupt := completed(full, time.Hour, loopback.Corrupt, "gpu: 3 words of 8 bytes arrived wrong")
+	corrupt.Result.Paths[1].Mismatches = sysread.Some(3)
+	loaded := completed(full, 3*time.Hour, loopback.Fine)
+	loaded.Idle = false
+	const before = "0000:1b:00.0 mlx5_0 1 PIX "
+	for name, c := range map[string]struct {
+		pair  prober.PairStatus
+		want  string
+		class string
+	}{
+		"never":        {pair(nil, nil), before + "not known RDMA writes", ""},
+		"fine":         {pair(fine, fine), before + "fine 24.0 GB/s 0.98 10 min RDMA", "good"},
+		"slow":         {pair(completed(full, time.Hour, loopback.Slow, "gpu: 0.5 of the host path, below 0.85"), nil), before + "slow 24.0 GB/s 0.98 60 min gpu: 0.5 of the host path", "bad"},
+		"corrupt":      {pair(corrupt, corrupt), before + "corrupt 60 min gpu: 3 words of 8 bytes arrived wrong", "bad"},
+		"failed":       {pair(completed(full, 50*time.Hour, loopback.Failed, "neither"), nil), before + "failed 2 days neither", "bad"},
+		"unsupported":  {pair(nil, completed(register, time.Minute, loopback.Unsupported, "GeForce")), before + "unsupported 60 s GeForce", ""},
+		"registration": {pair(nil, completed(register, 5*time.Hour, loopback.Fine)), before + "registration works 5 h RDMA", ""},
+		"lost since":   {pair(fine, completed(register, time.Minute, loopback.Failed, "EFAULT")), before + "failed 24.0 GB/s 0.98 60 s EFAULT", "bad"},
+		"under load":   {pair(loaded, loaded), "3 h measured under load", "good"},
+		"busy":         {with(pair(fine, fine), func(p *prober.PairStatus) { p.Skip = prober.ReasonNICBusy }), "10 min due, but kept back: nic busy", "good"},
+		"hung": {with(pair(fine, fine), func(p *prober.PairStatus) {
+			p.Hung, p.HungStage, p.Skip = at.Add(-time.Minute), loopback.StageRegister, prober.ReasonHung
+		}), "10 min a measurement hangs since 60 s in stage register; its GPU and NIC are left alone until a restart RDMA", "good"},
+		"withdrawn": {with(pair(fine, fine), func(p *prober.PairStatus) {
+			p.Withdrawn, p.Unconfirmed = "failed", completed(full, 0, loopback.Failed)
+		}), before + "fine 10 min no rate any more: failed; failed, to be confirmed", "good"},
+		"port down": {with(pair(nil, nil), func(p *prober.PairStatus) {
+			p.Withdrawn, p.Skip = "the port is not ACTIVE any more", prober.ReasonPort
+		}), before + "not known due, but kept back: port not active; no rate any more: the port is not ACTIVE any more", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := page(t, probed(c.pair))
+			checkTable(t, got)
+			want(t, got, "GPUDirect RDMA, measured", c.want)
+			if !strings.Contains(got, `data-label="Result" class="`+c.class+`"`) {
+				t.Errorf("not of class %q: %s", c.class, got)
+			}
+		})
+	}
+}
+
+// TestProberSentences: the usual is not said.
+func TestProberSentences(t *testing.T) {
+	wantNot(t, page(t, of()), "GPUDirect RDMA, measured")
+	s := probed(pair(nil, nil))
+	wantNot(t, page(t, s), "Quiesced", "scheduled", "no pair", "child")
+	s.Prober.Running = &prober.Pair{GPU: "0000:1b:00.0", Device: "mlx5_0", Port: 1}
+	want(t, page(t, s), "being measured now")
+	want(t, page(t, probed()), "There is no pair of GPU and RDMA device to measure.")
+	s.Prober.Interval, s.Prober.QuiescedUntil, s.Prober.IsolationReason = 0, at.Add(30*time.Minute), "restarted twice within an hour"
+	want(t, page(t, s), "Quiesced until 03:34:05 UTC", "No measurements are scheduled.", "in child processes: restarted twice within an hour.")
+}
+
+// TestManyPairs: the page is bounded, and what comes from files is text.
+func TestManyPairs(t *testing.T) {
+	const evil = "</td><script>alert(1)</script>"
+	var pairs []prober.PairStatus
+	for i := range mostPairs + 5 {
+		p := pair(nil, completed(prober.DepthRegister, 0, loopback.Failed, evil))
+		p.Device, p.Distance, p.Withdrawn = fmt.Sprint(evil, i), evil, evil
+		pairs = append(pairs, p)
+	}
+	got := page(t, probed(pairs...))
+	checkTable(t, got)
+	want(t, got, "And 5 more in the metrics.")
+	if strings.Contains(got, "<script") || strings.Count(got, "alert(1)</") > 0 {
+		t.Error("markup from a file")
+	}
+}
