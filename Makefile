@@ -23,7 +23,7 @@ BUILD_PACKAGES := gcc libc6-dev libibverbs-dev
 VM_PACKAGES   := qemu-system-x86 busybox-static iproute2 kmod xz-utils zstd gcc make libc6-dev libelf1 perftest ibverbs-providers rdma-core cpio pciutils util-linux
 TEST_PACKAGES := $(BUILD_PACKAGES) $(VM_PACKAGES) ethtool
 
-.PHONY: help go build run vm test test-short lint bench soak survival clean
+.PHONY: help go build run demo vm test test-short lint bench soak survival fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -37,8 +37,13 @@ build: go ## install what the build needs and build bin/gdr_exporter
 
 run: build ## build and run the exporter on this host
 	@echo "Status page: http://localhost:10479/   metrics: http://localhost:10479/metrics   stop: Ctrl-C"
-	@[ -e /sys/class/infiniband ] || echo "No RDMA devices on this host. To see real ones, in a test kernel with soft-RoCE: make vm"
+	@[ -e /sys/class/infiniband ] || echo "No RDMA devices on this host. To see a node with eight GPUs and NICs, replayed: make demo. To see real devices, in a test kernel with soft-RoCE: make vm"
 	bin/gdr_exporter $(ARGS)
+
+demo: build ## replay an H100 node on which GPUDirect RDMA is lost on one pair after two minutes
+	@echo "Status page: http://localhost:10479/   metrics: http://localhost:10479/metrics   stop: Ctrl-C"
+	@echo "Synthetic. After two minutes the pair of GPU 0000:18:00.0 and mlx5_0 goes bad; 30 s later that is confirmed."
+	bin/gdr_exporter --replay=h100-8x8-demo $(ARGS)
 
 vm: build ## run the exporter in a test kernel with four soft-RoCE devices and some traffic
 	@.ci/install $(VM_PACKAGES)
@@ -65,7 +70,8 @@ bench: build ## compare the cost of a scrape with node_exporter's
 	bin/scrapebench --exporter bin/gdr_exporter --node-exporter $$(.ci/gotool node_exporter $(NODE_EXPORTER))
 	bin/scrapebench --exporter bin/gdr_exporter --node-exporter $$(.ci/gotool node_exporter $(NODE_EXPORTER)) --scaling
 
-survival: build ## what each exporter still serves when one device misbehaves (README's table)
+survival: build ## mutations of healthy captures (all of small hosts); what each exporter still serves when one device misbehaves (README's table)
+	SURVIVAL=all go test -run '^TestSurvival' -timeout 60m -v ./collector
 	go build -o bin/scrapebench ./cmd/scrapebench
 	bin/scrapebench --exporter bin/gdr_exporter --node-exporter $$(.ci/gotool node_exporter $(NODE_EXPORTER)) --survival
 
@@ -76,17 +82,12 @@ soak: build ## long shows: 10,000 scrapes, the survival table, fuzzing
 	@.ci/install $(VM_PACKAGES)
 	go build -o bin/vmtest ./cmd/vmtest && go test -c -o bin/loopback.test ./rdma/loopback
 	bin/vmtest --timeout 15m --devices 2 --env GDR_IN_KERNEL=1 --env LOOPBACK_LEAK_RUNS=2000 --env LOOPBACK_ROUNDS=5 -- bin/loopback.test -test.v -test.run 'TestInKernel(Leaks|Perftest)$$'
-	go test -run '^$$' -fuzz FuzzNames -fuzztime 2m -fuzzminimizetime 10x ./collector
-	go test -run '^$$' -fuzz FuzzParsers -fuzztime 2m ./rdma
-	for pkg in nldev devlink; do go test -run '^$$' -fuzz FuzzDecode -fuzztime 1m ./rdma/$$pkg || exit 1; done
-	go test -run '^$$' -fuzz FuzzDCB -fuzztime 1m ./rdma/netdev
-	go test -run '^$$' -fuzz FuzzStats -fuzztime 1m ./rdma/netdev
-	for name in FuzzParseGID FuzzParsePKey; do go test -run '^$$' -fuzz $$name -fuzztime 1m ./rdma/loopback || exit 1; done
-	for fuzz in FuzzAddress FuzzParseTape; do go test -run '^$$' -fuzz "^$$fuzz$$" -fuzztime 1m ./gpu || exit 1; done
-	for fuzz in $$(grep -ho 'func Fuzz[A-Za-z]*' gpu/driver/*_test.go | cut -c6-); do go test -run '^$$' -fuzz "^$$fuzz$$" -fuzztime 1m ./gpu/driver || exit 1; done
-	for fuzz in $$(grep -ho 'func Fuzz[A-Za-z]*' gpu/affinity/*_test.go | cut -c6-); do go test -run '^$$' -fuzz "^$$fuzz$$" -fuzztime 1m ./gpu/affinity || exit 1; done
-	go test -run '^$$' -fuzz FuzzParseCounter -fuzztime 2m ./collector/sysread
-	go test -run '^$$' -fuzz Fuzz -fuzztime 2m -fuzzminimizetime 10x ./rdma/rdmatest
+	$(MAKE) fuzz FUZZTIME=1m
+
+FUZZTIME ?= 30s
+fuzz: go ## fuzz every parser, FUZZTIME (30s) each, one after the other
+	@.ci/install $(BUILD_PACKAGES)
+	@.ci/fuzz $(FUZZTIME)
 
 clean: ## remove what was built
 	rm -rf bin

@@ -45,6 +45,8 @@ type Config struct {
 	MaxInFlight int
 	// Log takes errors of encoding. May be nil.
 	Log *log.Logger
+	// Replay is what is replayed; nil: the Snapshots are of this host.
+	Replay *Replay
 	// Stop ends all waiting for devices once it is done: at exit.
 	Stop context.Context
 }
@@ -83,6 +85,9 @@ func newHandler(config Config) *Handler {
 			EnableOpenMetrics:  true,
 			DisableCompression: true, // see NewHandler
 		},
+	}
+	if config.Replay != nil {
+		h.views = append(h.views, replayView(config.Replay))
 	}
 	if config.MaxInFlight > 0 {
 		h.slots = make(chan struct{}, config.MaxInFlight)

@@ -14,6 +14,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"gdr_exporter/collector/capture"
 	"gdr_exporter/collector/status"
 	"gdr_exporter/rdma/loopback/prober"
 )
@@ -34,10 +35,11 @@ const (
 	pathResume  = "/api/v1/resume"
 	pathForget  = "/api/v1/forget"
 	pathControl = "/api/v1/control"
+	pathResults = "/api/v1/results"
 )
 
 // controlPaths are all paths of the control.
-var controlPaths = []string{pathProbe, pathQuiesce, pathResume, pathForget, pathControl}
+var controlPaths = []string{pathProbe, pathQuiesce, pathResume, pathForget, pathControl, pathResults}
 
 // control is what commands from outside do with the daemon.
 type control struct {
@@ -65,6 +67,7 @@ var endpoints = map[string]endpoint{
 	pathResume:  {http.MethodPost, nil, (*control).resume},
 	pathForget:  {http.MethodPost, []string{"gpu", "device", "all"}, (*control).forget},
 	pathControl: {http.MethodGet, nil, (*control).show},
+	pathResults: {http.MethodGet, nil, (*control).results},
 }
 
 // apiError is an error with the code of its answer.
@@ -248,6 +251,11 @@ type forgotAnswer struct {
 
 // show says what the daemon measures and what it holds.
 func (c *control) show(ctx context.Context, _ url.Values) (any, error) { return c.status(ctx), nil }
+
+// results are what is known of the pairs, in the form of a capture.
+func (c *control) results(context.Context, url.Values) (any, error) {
+	return capture.NewProberStatus(c.prober.Status()), nil
+}
 
 func (c *control) status(ctx context.Context) *status.Control {
 	c.quiet.again(ctx)

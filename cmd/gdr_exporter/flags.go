@@ -55,6 +55,10 @@ type config struct {
 	state            stateConfig
 	stateDir, socket string
 	lifecycle        bool
+
+	capture  captureConfig
+	replayOf string
+	replay   *replay // nil: this host is read
 }
 
 const description = "Prometheus exporter for the health of RDMA and GPU interconnects.\n\n" +
@@ -66,14 +70,19 @@ func dispatch(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 	app, c := newApp()
 	app.UsageWriter(stdout).ErrorWriter(stderr).Terminate(terminate)
 	return untilTerminated(func() error {
-		command, err := parse(app, args)
+		command, err := parse(app, dashed(args))
 		if err != nil {
 			return usagef("%w; try --help", err)
+		}
+		if c.replayOf != "" && command != "serve" && command != "topo" {
+			return usagef("--replay=%s: only serve and topo replay", c.replayOf)
 		}
 		if sub, is := strings.CutPrefix(command, "ctl "); is {
 			return ctl(ctx, c, sub, stdout)
 		}
 		switch command {
+		case "capture":
+			return takeCapture(ctx, c, stdout, stderr)
 		case "serve":
 			return serve(ctx, c, stderr)
 		case "topo":
@@ -101,6 +110,7 @@ func newApp() (*kingpin.Application, *config) {
 	app.Command("serve", "Serve metrics until told to stop (the default command).")
 	topoFlags(app, c)
 	probeFlags(app, c)
+	captureFlags(app, c)
 	childFlags(app)
 	ctlFlags(app, c)
 	stateFlags(app, c)
@@ -116,6 +126,8 @@ func newApp() (*kingpin.Application, *config) {
 		}
 		c.collectors[info.Name] = app.Flag("collector."+info.Name, text).Default("true").Bool()
 	}
+	app.Flag("replay", "Show what a capture has instead of this host: a file that gdr_exporter capture wrote, or the name of an embedded capture, such as h100-8x8. With serve and topo.").
+		PlaceHolder("FILE|NAME").StringVar(&c.replayOf)
 	app.Flag("log.level", "Least severe messages to log: debug, info, warn, error.").Default("info").EnumVar(&c.logLevel, "debug", "info", "warn", "error")
 	app.Flag("log.format", "Form of log messages: logfmt or json.").Default("logfmt").EnumVar(&c.logFormat, "logfmt", "json")
 	return app, c
@@ -175,12 +187,7 @@ func (c *config) validate() error {
 	if err := servable(c.telemetryPath); err != nil {
 		return usagef("--web.telemetry-path=%s: %w", c.telemetryPath, err)
 	}
-	for _, dir := range []struct{ flag, path string }{{"sysfs", c.sysfs}, {"procfs", c.procfs}} {
-		if err := readableDir(dir.path); err != nil {
-			return usagef("--path.%s=%s: %w", dir.flag, dir.path, err)
-		}
-	}
-	if err := c.validateDriverRoots(); err != nil {
+	if err := c.validatePaths(); err != nil {
 		return err
 	}
 	if file := *c.web.WebConfigFile; file != "" {
@@ -204,9 +211,17 @@ func (c *config) validateServe() error {
 	return nil
 }
 
-// validateDriverRoots checks what the user gave; that the defaults do not all
-// exist is usual.
-func (c *config) validateDriverRoots() error {
+// validatePaths checks what the user gave. Of the driver's roots that the defaults
+// do not all exist is usual. A replay has its own.
+func (c *config) validatePaths() error {
+	if c.replay != nil {
+		return nil
+	}
+	for _, dir := range []struct{ flag, path string }{{"sysfs", c.sysfs}, {"procfs", c.procfs}} {
+		if err := readableDir(dir.path); err != nil {
+			return usagef("--path.%s=%s: %w", dir.flag, dir.path, err)
+		}
+	}
 	if !c.driverRootsSet {
 		return nil
 	}

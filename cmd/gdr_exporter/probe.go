@@ -144,7 +144,7 @@ func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
 // tree reads the PCIe tree once.
 func (c *config) tree(ctx context.Context) (affinity.Listing, error) {
-	taker := snapshot.New(snapshot.Options{Deadline: c.deadline}).Affinity(c.affinityReader()).Taker()
+	taker := snapshot.New(snapshot.Options{Deadline: c.deadline}).Affinity(c.affinityReader(c.origin())).Taker()
 	defer taker.Close()
 	ctx, cancel := context.WithTimeout(ctx, c.deadline)
 	defer cancel()

@@ -5,59 +5,84 @@ import (
 	"time"
 
 	"gdr_exporter/collector/snapshot"
+	"gdr_exporter/collector/sysread"
 	"gdr_exporter/gpu"
 	"gdr_exporter/gpu/affinity"
 	"gdr_exporter/gpu/driver"
 	"gdr_exporter/rdma"
 	"gdr_exporter/rdma/devlink"
+	"gdr_exporter/rdma/loopback"
+	"gdr_exporter/rdma/netdev"
 	"gdr_exporter/rdma/nldev"
 )
 
+// origin is where the readers get what they read. Its zero fields stand for the
+// running system where the readers' Options say so.
+type origin struct {
+	files   sysread.Files
+	netlink rdma.Dialer
+	monitor func() *rdma.Monitor // nil: nothing is listened to
+	ethtool bool
+	kernel  func() netdev.Kernel
+	devlink func() (devlink.Conn, error) // nil: not read
+	nvml    func(path string) (gpu.Library, error)
+	ledger  func() (loopback.Ledger, error)
+}
+
+// system is the running system, as far as the flags let it be read.
+func (c *config) system() *origin {
+	o := &origin{ethtool: c.ethtool, ledger: func() (loopback.Ledger, error) { return loopback.ReadLedger(c.probeLedger) }}
+	if c.netlink {
+		o.netlink, o.devlink, o.monitor = c.netlinkDialer(), devlink.Dial, rdma.StartMonitor
+	}
+	return o
+}
+
 // addRDMA adds the readers of the collector rdma.
-func (c *config) addRDMA(builder *snapshot.Builder) {
+func (c *config) addRDMA(builder *snapshot.Builder, o *origin) {
 	if !c.reads(snapshot.CollectorRDMA) {
 		return
 	}
 	var monitor *rdma.Monitor
-	if c.netlink {
-		monitor = rdma.StartMonitor()
+	if o.monitor != nil {
+		monitor = o.monitor()
 	}
 	builder.RDMA(rdma.NewReader(rdma.Options{
-		Sysfs: c.sysfs, Include: c.includes, SlowInterval: c.slowInterval, Descriptors: descriptorBudget() * 3 / 4,
-		Netlink: c.netlinkDialer(), Monitor: monitor, Ethtool: c.ethtool, EthtoolAll: c.ethtoolAll,
+		Sysfs: c.sysfs, Files: o.files, Include: c.includes, SlowInterval: c.slowInterval, Descriptors: descriptorBudget() * 3 / 4,
+		Netlink: o.netlink, Monitor: monitor, Ethtool: o.ethtool, EthtoolAll: c.ethtoolAll, Kernel: o.kernel,
 	}), monitor)
-	if c.netlink {
-		builder.Devlink(devlink.NewReader(), c.slowInterval)
+	if o.devlink != nil {
+		builder.Devlink(devlink.NewReaderOf(o.devlink), c.slowInterval)
 	}
 }
 
 // addGPU adds the readers of GPUs, their driver and the PCIe path to them. It
 // returns that of NVML, nil if NVML is not used.
-func (c *config) addGPU(builder *snapshot.Builder) (nvml *gpu.Reader) {
+func (c *config) addGPU(builder *snapshot.Builder, o *origin) (nvml *gpu.Reader) {
 	if c.reads(snapshot.CollectorGPU, snapshot.CollectorNVLink, snapshot.CollectorFabric) {
 		nvml = gpu.NewReader(gpu.Options{
-			Roots: c.driverRoots, Procfs: c.procfs, Include: c.includesGPU, SlowInterval: c.slowInterval,
+			Files: o.files, Open: o.nvml, Roots: c.driverRoots, Procfs: c.procfs, Include: c.includesGPU, SlowInterval: c.slowInterval,
 			NVLink: c.reads(snapshot.CollectorNVLink), PerLink: c.nvlinkPerLink, Fabric: c.reads(snapshot.CollectorFabric),
 		})
 		builder.GPU(nvml)
 	}
 	if c.reads(snapshot.CollectorDriver, snapshot.CollectorPeermem, snapshot.CollectorGPU) {
 		builder.Driver(driver.NewReader(driver.Options{
-			Sysfs: c.sysfs, Procfs: c.procfs, Roots: c.driverRoots, SlowInterval: c.slowInterval,
+			Files: o.files, Sysfs: c.sysfs, Procfs: c.procfs, Roots: c.driverRoots, SlowInterval: c.slowInterval,
 		}))
 	}
 	if c.reads(snapshot.CollectorAffinity, snapshot.CollectorPCIe, snapshot.CollectorGPU) {
-		builder.Affinity(c.affinityReader())
+		builder.Affinity(c.affinityReader(o))
 	}
 	if c.reads(snapshot.CollectorProbe) {
-		builder.Probe(c.probeLedger)
+		builder.ProbeOf(o.ledger)
 	}
 	return nvml
 }
 
-func (c *config) affinityReader() *affinity.Reader {
+func (c *config) affinityReader(o *origin) *affinity.Reader {
 	return affinity.NewReader(affinity.Options{
-		Sysfs: c.sysfs, IncludeRDMA: c.includes, IncludeGPU: c.includesGPU, Role: c.roles.Role,
+		Files: o.files, Sysfs: c.sysfs, IncludeRDMA: c.includes, IncludeGPU: c.includesGPU, Role: c.roles.Role,
 		StandIns: c.gpuStandIns, SlowInterval: c.slowInterval, Descriptors: descriptorBudget() / 4,
 	})
 }

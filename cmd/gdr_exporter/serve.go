@@ -59,6 +59,9 @@ func serve(ctx context.Context, c *config, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if err := c.openReplay(); err != nil {
+		return err
+	}
 	if err := c.validateServe(); err != nil {
 		return err
 	}
@@ -68,13 +71,17 @@ func serve(ctx context.Context, c *config, stderr io.Writer) error {
 		return err
 	}
 	d := newDaemon(c, newLogger(c.logLevel, c.logFormat, stderr), from)
-	d.quiet.carryOn(ctx, d.prober.Status().QuiescedUntil)
+	if c.replay == nil {
+		d.quiet.carryOn(ctx, d.prober.Status().QuiescedUntil)
+	}
 	handler, err := d.routes()
 	if err != nil {
 		return err
 	}
 	servers := serveOn(listeners, c, handler, d.logger)
-	d.serveControl(from.Control)
+	if c.replay == nil {
+		d.serveControl(from.Control)
+	}
 	d.logger.Info("started", zap.String("version", version.Version))
 	d.startProber()
 	go d.first()
@@ -107,14 +114,21 @@ func newDaemon(c *config, logger *zap.Logger, from *heritage) *daemon {
 	builder := snapshot.New(snapshot.Options{
 		MaxAge: c.maxAge, Deadline: c.deadline,
 		Tell: logReadError(logger), Changed: logChange(logger), Taken: func(s *snapshot.Snapshot) {
-			d.restarter.look(s)
-			d.prober.Saw(d.proberHost.sighting(s))
+			if c.replay == nil {
+				d.restarter.look(s)
+				d.prober.Saw(d.proberHost.sighting(s))
+			}
 		},
 	})
-	c.addRDMA(builder)
-	nvml := c.addGPU(builder)
+	o := c.origin()
+	c.addRDMA(builder, o)
+	nvml := c.addGPU(builder, o)
 	builder.Prober(func() *prober.Status { return d.prober.Status() })
 	d.taker = builder.Taker()
+	if c.replay != nil {
+		d.replayed()
+		return d
+	}
 	d.proberHost = newProberHost(c, c.schedule.pairs.choice(), d.taker, nvml)
 	d.addProber(d.proberHost, from)
 	d.addControl(nvml)
@@ -158,7 +172,7 @@ func (d *daemon) routes() (http.Handler, error) {
 		Taker: d.taker, Enabled: d.config.enabled(), Roles: d.config.roles,
 		Deadline: d.config.deadline, MaxInFlight: d.config.maxRequests,
 		Self: d.self(), Log: zap.NewStdLog(d.logger.With(zap.String("component", "metrics"))),
-		Stop: d.waiting,
+		Replay: d.config.replay.mark(), Stop: d.waiting,
 	})
 	if err != nil {
 		return nil, err
@@ -169,7 +183,10 @@ func (d *daemon) routes() (http.Handler, error) {
 	mux.HandleFunc("GET /-/ready", d.serveReady)
 	mux.HandleFunc("GET /{$}", d.serveLanding)
 	commands := http.HandlerFunc(refuseControl)
-	if d.config.lifecycle {
+	switch {
+	case d.config.replay != nil:
+		commands = refuseReplay
+	case d.config.lifecycle:
 		commands = guarded(*d.config.web.WebConfigFile, d.control.handler()).ServeHTTP
 	}
 	for _, path := range controlPaths {
@@ -208,7 +225,7 @@ func (d *daemon) serveLanding(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	// The page is whole in itself: it loads nothing and runs nothing.
 	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
-	page := status.Page{Version: version.Version, MetricsPath: d.config.telemetryPath, Snapshot: d.snapshot(r.Context())}
+	page := status.Page{Version: version.Version, MetricsPath: d.config.telemetryPath, Replay: d.config.replay.sentence(), Snapshot: d.snapshot(r.Context())}
 	if err := page.WriteHTML(w); err != nil {
 		d.logger.Debug("landing page not sent", zap.Error(err))
 	}

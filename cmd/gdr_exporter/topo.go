@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"time"
 
@@ -23,11 +24,17 @@ func topoFlags(app *kingpin.Application, c *config) {
 
 // topo reads the PCIe tree once and prints it.
 func topo(ctx context.Context, c *config, stdout, stderr io.Writer) error {
+	if err := c.openReplay(); err != nil {
+		return err
+	}
 	if err := c.validate(); err != nil {
 		return err
 	}
+	if c.replay != nil {
+		fmt.Fprintln(stderr, c.replay.sentence())
+	}
 	logger := newLogger(c.logLevel, c.logFormat, stderr)
-	taker := snapshot.New(snapshot.Options{Deadline: c.deadline, Tell: logReadError(logger)}).Affinity(c.affinityReader()).Taker()
+	taker := snapshot.New(snapshot.Options{Deadline: c.deadline, Tell: logReadError(logger)}).Affinity(c.affinityReader(c.origin())).Taker()
 	defer taker.Close()
 	ctx, cancel := context.WithTimeout(ctx, c.deadline)
 	defer cancel()

@@ -107,6 +107,7 @@ type answerPlayer struct {
 	answers map[answerKey]*Value
 	gaps    *gaps
 	closed  <-chan struct{}
+	movie   *movie // what changes; nil: nothing does
 }
 
 func newAnswerPlayer(answers []Answer, gaps *gaps, closed <-chan struct{}) *answerPlayer {
@@ -115,6 +116,16 @@ func newAnswerPlayer(answers []Answer, gaps *gaps, closed <-chan struct{}) *answ
 		p.answers[answerKey{answers[i].Part, answers[i].Question}] = &answers[i].Last
 	}
 	return p
+}
+
+// get returns the answer to a question; nil if there is none.
+func (p *answerPlayer) get(key answerKey) *Value {
+	if p.movie != nil {
+		if changed := p.movie.now().answers[key]; changed != nil {
+			return changed
+		}
+	}
+	return p.answers[key]
 }
 
 // has reports whether anything of a part was recorded.
@@ -130,7 +141,7 @@ func (p *answerPlayer) has(part string) bool {
 // answer gives the answer to a question again. One that hangs returns when the
 // player is closed, as interrupted.
 func answer[T any](p *answerPlayer, part, question string) (value T, err error) {
-	v := p.answers[answerKey{part, question}]
+	v := p.get(answerKey{part, question})
 	switch {
 	case v == nil:
 		return value, p.gaps.add(part + " " + question)

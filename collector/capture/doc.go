@@ -12,6 +12,10 @@
 // NVML) is noted as questions, in a form that says what is in it: no bytes of a
 // protocol, of which nobody could tell what they reveal.
 //
+// A recording may carry a [Scenario]: then a replay by [Move] goes on from where
+// the recording ended, and counters count, links flap, devices vanish. Times that
+// are in the recording are shown as old as they were.
+//
 // The text of a recording is one line of JSON per answer, in a fixed order, so
 // that two recordings can be compared with diff. It is read as text from
 // strangers: bounded, checked, and never turned into files.

@@ -50,12 +50,13 @@ func (g *gaps) list() []string {
 }
 
 // filePlayer serves a recording's files from memory. Its methods may be called
-// concurrently; what it serves does not change.
+// concurrently.
 type filePlayer struct {
 	answers map[fileKey]*FileAnswer
 	dirs    map[string]bool // paths that have recorded ones below them
 	gaps    *gaps
 	closed  <-chan struct{} // ends what hangs
+	movie   *movie          // what changes; nil: nothing does
 }
 
 func newFilePlayer(files []File, gaps *gaps, closed <-chan struct{}) *filePlayer {
@@ -73,12 +74,28 @@ func newFilePlayer(files []File, gaps *gaps, closed <-chan struct{}) *filePlayer
 	return p
 }
 
+// get returns the answer to an operation; nil if there is none.
+func (p *filePlayer) get(path string, op Op) *FileAnswer {
+	key := fileKey{path, op}
+	if p.movie != nil {
+		if changed := p.movie.now().file(key); changed != nil {
+			return changed
+		}
+	}
+	return p.answers[key]
+}
+
+// above reports whether there is something recorded below a path.
+func (p *filePlayer) above(path string) bool {
+	return p.dirs[path] && (p.movie == nil || !p.movie.now().isGone(path))
+}
+
 // answer returns the recorded answer; found is false if there is none. One that
 // hangs is returned when the player is closed, as interrupted.
 func (p *filePlayer) answer(path string, op Op) (answer *FileAnswer, found bool, err error) {
-	answer, found = p.answers[fileKey{path, op}]
+	answer = p.get(path, op)
 	switch {
-	case !found:
+	case answer == nil:
 		return &FileAnswer{}, false, nil
 	case answer.Hang:
 		<-p.closed
@@ -92,7 +109,7 @@ func (p *filePlayer) answer(path string, op Op) (answer *FileAnswer, found bool,
 // resolve follows a path's links.
 func (p *filePlayer) resolve(path string, last bool) (string, error) {
 	return sysread.Resolve(path, last, func(path string) (string, error) {
-		if answer := p.answers[fileKey{path, OpLink}]; answer != nil && answer.Target != "" {
+		if answer := p.get(path, OpLink); answer != nil && answer.Target != "" {
 			return answer.Target, nil
 		}
 		return "", syscall.EINVAL
@@ -113,12 +130,12 @@ func (p *filePlayer) missing(op Op, at string) error {
 // absent.
 func (p *filePlayer) absent(asked string) bool {
 	for at := asked; at != "/" && at != "."; at = path.Dir(at) {
-		if p.dirs[at] {
+		if p.above(at) {
 			return false // something was read below it
 		}
 		known := false
 		for _, op := range ops {
-			answer := p.answers[fileKey{at, op}]
+			answer := p.get(at, op)
 			if answer == nil {
 				continue
 			}
@@ -130,7 +147,7 @@ func (p *filePlayer) absent(asked string) bool {
 		if known { // below a file there is nothing; of a directory nobody knows
 			return at != asked && p.kind(at) == sysread.KindFile
 		}
-		dir := p.answers[fileKey{path.Dir(at), OpList}]
+		dir := p.get(path.Dir(at), OpList)
 		if dir != nil && dir.Errno == "" && !dir.Hang {
 			_, listed := slices.BinarySearch(dir.Names, path.Base(at))
 			return !listed && !strings.HasPrefix(path.Base(at), ".")
@@ -254,15 +271,15 @@ func (p *filePlayer) Readlink(path string) (string, error) {
 // kind is what is at a path as far as other operations tell, "" for not at all.
 func (p *filePlayer) kind(at string) sysread.Kind {
 	succeeded := func(op Op) bool {
-		answer := p.answers[fileKey{at, op}]
+		answer := p.get(at, op)
 		return answer != nil && answer.Errno == "" && !answer.Hang
 	}
 	switch {
 	case succeeded(OpLink):
 		return sysread.KindLink
 	case succeeded(OpStat):
-		return p.answers[fileKey{at, OpStat}].Kind
-	case succeeded(OpList), p.dirs[at]:
+		return p.get(at, OpStat).Kind
+	case succeeded(OpList), p.above(at):
 		return sysread.KindDir
 	case succeeded(OpRead), succeeded(OpLines):
 		return sysread.KindFile

@@ -140,7 +140,10 @@ func (d *recordedDevlink) Reporters(deadline time.Time) (messages [][]byte, err 
 }
 
 // playedDevlink answers from a recording.
-type playedDevlink struct{ answers *answerPlayer }
+type playedDevlink struct {
+	answers *answerPlayer
+	shown   func(time.Time) time.Time // see Player.Shown
+}
 
 func (d playedDevlink) dial() (devlink.Conn, error) {
 	if _, err := answer[bool](d.answers, PartDevlink, questionDial); err != nil {
@@ -156,6 +159,9 @@ func (d playedDevlink) Reporters(time.Time) ([][]byte, error) {
 	messages := make([][]byte, 0, len(kept))
 	for i := range kept {
 		r := &kept[i]
+		if r.LastDump != nil {
+			*r.LastDump = d.shown(*r.LastDump)
+		}
 		messages = append(messages, devlink.Encode(&devlink.Reporter{
 			Bus: r.Bus, Device: r.Device, Port: maybe(r.Port), Name: r.Name,
 			State: maybe(r.State), Errors: maybe(r.Errors), Recoveries: maybe(r.Recoveries), LastDump: maybe(r.LastDump),

@@ -3,6 +3,8 @@ package capture
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -91,22 +93,58 @@ func tapeOf(answers []Answer) *tape.Tape {
 			t.Symbols[name] = string(a.Last.JSON) == "true"
 			continue
 		}
-		rest, is := strings.CutPrefix(a.Question, questionDevice)
+		device, question, is := deviceQuestion(a.Question)
 		if !is {
 			t.Library[a.Question] = answer
 			continue
 		}
-		number, question, _ := strings.Cut(rest, " ")
-		device, err := strconv.ParseUint(number, 10, 16)
-		if err != nil || device >= maxDevices {
+		if device >= maxDevices {
 			continue // of no device that can be asked for
 		}
-		for len(t.Devices) <= int(device) {
+		for len(t.Devices) <= device {
 			t.Devices = append(t.Devices, tape.Answers{})
 		}
 		t.Devices[device][question] = answer
 	}
 	return t
+}
+
+// deviceQuestion takes a question about a device apart. The number of one that
+// cannot be asked for is maxDevices.
+func deviceQuestion(asked string) (device int, question string, is bool) {
+	rest, is := strings.CutPrefix(asked, questionDevice)
+	if !is {
+		return 0, "", false
+	}
+	number, question, _ := strings.Cut(rest, " ")
+	n, err := strconv.ParseUint(number, 10, 16)
+	if err != nil || n >= maxDevices {
+		return maxDevices, question, true
+	}
+	return int(n), question, true
+}
+
+// changedTape returns a tape with other answers to some of its questions.
+func changedTape(t *tape.Tape, answers map[answerKey]*Value) *tape.Tape {
+	changed := &tape.Tape{Symbols: t.Symbols, Library: maps.Clone(t.Library), Devices: slices.Clone(t.Devices)}
+	cloned := map[int]bool{}
+	for key, v := range answers {
+		if key.part != PartNVML {
+			continue
+		}
+		answer := tape.Answer{Return: tape.Return(v.Return), Value: v.JSON}
+		device, question, is := deviceQuestion(key.question)
+		switch {
+		case !is:
+			changed.Library[key.question] = answer
+		case device < len(changed.Devices):
+			if !cloned[device] {
+				changed.Devices[device], cloned[device] = maps.Clone(t.Devices[device]), true
+			}
+			changed.Devices[device][question] = answer
+		}
+	}
+	return changed
 }
 
 // nvmlPlayer answers from a recording.

@@ -3,6 +3,7 @@ package capture
 import (
 	"slices"
 	"sync"
+	"time"
 
 	"gdr_exporter/collector/sysread"
 	"gdr_exporter/gpu"
@@ -21,9 +22,11 @@ type Player struct {
 	gaps    gaps
 	closed  chan struct{}
 	close   sync.Once
+	shift   time.Duration // from times in the recording to those that are shown
 }
 
-// Play returns a player of a recording, which must not be changed any more.
+// Play returns a player of a recording, which must not be changed any more. It
+// stands still: see [Move].
 func Play(recording *Recording) *Player {
 	p := &Player{closed: make(chan struct{})}
 	p.files = newFilePlayer(recording.Files, &p.gaps, p.closed)
@@ -64,7 +67,9 @@ func (p *Player) Kernel() func() netdev.Kernel {
 }
 
 // Devlink is for devlink.NewReaderOf.
-func (p *Player) Devlink() func() (devlink.Conn, error) { return playedDevlink{p.answers}.dial }
+func (p *Player) Devlink() func() (devlink.Conn, error) {
+	return playedDevlink{p.answers, p.Shown}.dial
+}
 
 // NVML is for gpu.Options.Open.
 func (p *Player) NVML() func(path string) (gpu.Library, error) { return p.nvml.open }

@@ -16,6 +16,28 @@ import (
 // what is wrong with it, nothing is written anywhere, and no more memory is used
 // than MaxText and MaxLines allow for.
 func Read(from io.Reader) (*Recording, error) {
+	recording, err := read(from)
+	if err == nil && recording.Header.Base != "" {
+		return nil, fmt.Errorf("%w: only a part, to be laid over the capture %q", ErrInvalid, recording.Header.Base)
+	}
+	return recording, err
+}
+
+// ReadOver is Read for a recording that may be laid over another one, which base
+// returns by its name.
+func ReadOver(from io.Reader, base func(name string) (*Recording, error)) (*Recording, error) {
+	recording, err := read(from)
+	if err != nil || recording.Header.Base == "" {
+		return recording, err
+	}
+	below, err := base(recording.Header.Base)
+	if err != nil {
+		return nil, fmt.Errorf("%w: its base %q: %w", ErrInvalid, recording.Header.Base, err)
+	}
+	return recording.Over(below)
+}
+
+func read(from io.Reader) (*Recording, error) {
 	input := bufio.NewReader(from)
 	magic, err := input.Peek(2)
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -60,7 +82,7 @@ func (t *textReader) next() ([]byte, error) {
 	}
 	if more {
 		t.number++
-		if t.number > MaxLines+2 {
+		if t.number > MaxLines+3 {
 			return nil, fmt.Errorf("%w: more than %d lines", ErrTooLarge, MaxLines)
 		}
 		return t.scanner.Bytes(), nil
@@ -116,6 +138,11 @@ func readText(from io.Reader) (*Recording, error) {
 				return nil, err
 			}
 			return recording, nil
+		case t.number == 2 && bytes.HasPrefix(line, []byte(`{"scenario":`)):
+			if recording.Scenario, err = readScenario(line); err != nil {
+				return nil, t.fail(err)
+			}
+			continue
 		}
 		if err := recording.addLine(line); err != nil {
 			return nil, t.fail(err)

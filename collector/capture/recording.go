@@ -12,6 +12,8 @@ import (
 // Recording is everything that readers read of one host.
 type Recording struct {
 	Header Header
+	// Scenario is how a replay moves; nil: it stands still.
+	Scenario *Scenario
 	// Files are the files, in the order of their paths and of the operations.
 	Files []File
 	// Answers are the answers to what is not a file, in the order of their parts
@@ -21,6 +23,13 @@ type Recording struct {
 
 // Header says what a recording is of.
 type Header struct {
+	// About says in a few sentences what the recording shows.
+	About string `json:"about,omitempty"`
+	// Synthetic: no such host was recorded, it is made up from public facts.
+	Synthetic bool `json:"synthetic,omitempty"`
+	// Base is the embedded recording that this one is laid over, see
+	// [Recording.Over]; "" for a whole one.
+	Base string `json:"base,omitempty"`
 	// Exporter is the version of the exporter that made it.
 	Exporter string `json:"exporter,omitempty"`
 	// Began and Ended are the times of the first and the last answer: counters of

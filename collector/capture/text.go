@@ -43,7 +43,7 @@ type firstLine struct {
 
 // lastLine is the last line: a text without it is truncated.
 type lastLine struct {
-	Lines int `json:"lines"` // between the first and this one
+	Lines int `json:"lines"` // of files and answers
 }
 
 // textLine is each other line: a file or an answer.
@@ -101,6 +101,11 @@ func (r *Recording) WriteText(w io.Writer) error {
 	}
 	if err := put(firstLine{Version, r.Header}); err != nil {
 		return err
+	}
+	if r.Scenario != nil {
+		if err := put(r.Scenario.text()); err != nil {
+			return err
+		}
 	}
 	for i := range r.Files {
 		if err := put(r.Files[i].text()); err != nil {

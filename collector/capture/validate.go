@@ -17,6 +17,8 @@ const (
 	maxErrno    = 40   // bytes of an errno's name
 	maxFileSize = 1 << 30
 	maxRoots    = 64
+	maxAbout    = 4096
+	maxBase     = 64
 )
 
 // validate reports what is wrong with a recording: the reader of its text
@@ -26,6 +28,9 @@ func (r *Recording) validate() error {
 		return fmt.Errorf("%w: more than %d lines", ErrTooLarge, MaxLines)
 	}
 	if err := r.Header.validate(); err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	if err := r.Scenario.validate(); err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	for i := range r.Files {
@@ -53,6 +58,9 @@ func (h *Header) validate() error {
 	roots := append([]string{h.Readers.Sysfs, h.Readers.Procfs}, h.Readers.DriverRoots...)
 	if len(roots) > maxRoots {
 		return errors.New("too many roots")
+	}
+	if len(h.About) > maxAbout || len(h.Base) > maxBase {
+		return errors.New("a description that is too long")
 	}
 	for _, root := range roots {
 		if root != "" && validPath(root) != nil {
@@ -165,7 +173,7 @@ func (a *FileAnswer) validateData(op Op) error {
 	return nil
 }
 
-var parts = []string{PartNetlink, PartNetdev, PartDevlink, PartNVML, PartEvents}
+var parts = []string{PartNetlink, PartNetdev, PartDevlink, PartNVML, PartEvents, PartProbe}
 
 func (a *Answer) validate() error {
 	if !slices.Contains(parts, a.Part) || a.Question == "" || len(a.Question) > maxPath {

@@ -16,14 +16,16 @@ type ProbePart = Part[loopback.Ledger, struct{}]
 type probeSource = source[*ledgerUnit, loopback.Ledger, struct{}]
 
 // ledgerUnit reads what measurements on this host add up to.
-type ledgerUnit struct{ path string }
+type ledgerUnit struct {
+	read func() (loopback.Ledger, error)
+}
 
 // Name names the unit among the devices of the collector probe.
 func (*ledgerUnit) Name() string { return "ledger" }
 
 // Read reads the ledger.
 func (u *ledgerUnit) Read(time.Time) (loopback.Ledger, []sysread.ReadError) {
-	ledger, err := loopback.ReadLedger(u.path)
+	ledger, err := u.read()
 	if err != nil {
 		// Its bytes are not known, which is not none.
 		return loopback.Ledger{}, []sysread.ReadError{{Device: u.Name(), Source: "probe.json", Err: err}}
@@ -34,8 +36,8 @@ func (u *ledgerUnit) Read(time.Time) (loopback.Ledger, []sysread.ReadError) {
 // Close does nothing: no file is kept open.
 func (*ledgerUnit) Close() {}
 
-func newProbeSource(options *Options, ledger *Ledger, path string) *probeSource {
-	units := []*ledgerUnit{{path}}
+func newProbeSource(options *Options, ledger *Ledger, read func() (loopback.Ledger, error)) *probeSource {
+	units := []*ledgerUnit{{read}}
 	return newSource(CollectorProbe, options, ledger, func() ([]*ledgerUnit, struct{}, error) { return units, struct{}{}, nil })
 }
 

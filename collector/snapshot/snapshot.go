@@ -11,6 +11,7 @@ import (
 	"gdr_exporter/gpu/driver"
 	"gdr_exporter/rdma"
 	"gdr_exporter/rdma/devlink"
+	"gdr_exporter/rdma/loopback"
 	"gdr_exporter/rdma/loopback/prober"
 )
 
@@ -125,7 +126,12 @@ func (b *Builder) Affinity(reader *affinity.Reader) *Builder {
 
 // Probe adds what measurements on this host add up to in the file at path.
 func (b *Builder) Probe(path string) *Builder {
-	b.taker.probe = newProbeSource(&b.options, b.taker.ledger, path)
+	return b.ProbeOf(func() (loopback.Ledger, error) { return loopback.ReadLedger(path) })
+}
+
+// ProbeOf adds what measurements add up to according to read.
+func (b *Builder) ProbeOf(read func() (loopback.Ledger, error)) *Builder {
+	b.taker.probe = newProbeSource(&b.options, b.taker.ledger, read)
 	return b
 }
 

@@ -22,7 +22,9 @@ import (
 type Page struct {
 	Version     string
 	MetricsPath string
-	Snapshot    *snapshot.Snapshot
+	// Replay says what is replayed; "": the page is of this host.
+	Replay   string
+	Snapshot *snapshot.Snapshot
 }
 
 // mostErrors bounds the errors shown; the metrics have them all.
@@ -47,7 +49,7 @@ func (p Page) WriteHTML(w io.Writer) error {
 	}
 	pairs, morePairs := pairRows(s)
 	err := landing.Execute(&b, map[string]any{
-		"Version": p.Version, "MetricsPath": p.MetricsPath,
+		"Version": p.Version, "MetricsPath": p.MetricsPath, "Replay": p.Replay,
 		"Sentence": Sentence(s), "Absent": s.RDMA != nil && s.RDMA.Err == nil && s.RDMA.Listing.Devices+s.RDMA.Listing.Excluded == 0,
 		"GPUs": GPUSentence(s), "GPUTrouble": gpuTrouble(s),
 		"Prober": proberSentences(s), "Pairs": pairs, "MorePairs": morePairs,

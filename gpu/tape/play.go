@@ -15,7 +15,7 @@ import (
 
 // Player is a gpu.Library that answers from a tape. It may be used by one reader.
 type Player struct {
-	tape    *Tape
+	tape    func() *Tape // as it is now
 	devices []*playedDevice
 
 	mu      sync.Mutex
@@ -24,9 +24,14 @@ type Player struct {
 
 // Play returns a library that answers from the tape. What is not on it is not
 // supported; Unrecorded lists what was asked for in vain.
-func Play(t *Tape) *Player {
-	p := &Player{tape: t, missing: map[string]bool{}}
-	for i := range t.Devices {
+func Play(t *Tape) *Player { return PlayFrom(len(t.Devices), func() *Tape { return t }) }
+
+// PlayFrom is Play of a tape that changes: each question is answered from the one
+// that tape returns then, which always has so many devices and is not changed once
+// it was returned.
+func PlayFrom(devices int, tape func() *Tape) *Player {
+	p := &Player{tape: tape, missing: map[string]bool{}}
+	for i := range devices {
 		p.devices = append(p.devices, &playedDevice{p, i})
 	}
 	return p
@@ -61,7 +66,7 @@ func played[T any](p *Player, answers Answers, question string) (T, nvml.Return)
 
 // LookupSymbol returns nil for a function that the recorded driver had.
 func (p *Player) LookupSymbol(name string) error {
-	exists, asked := p.tape.Symbols[name]
+	exists, asked := p.tape().Symbols[name]
 	if !asked {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -75,7 +80,7 @@ func (p *Player) LookupSymbol(name string) error {
 
 // Init returns what it returned.
 func (p *Player) Init() nvml.Return {
-	_, ret := played[struct{}](p, p.tape.Library, "Init")
+	_, ret := played[struct{}](p, p.tape().Library, "Init")
 	return ret
 }
 
@@ -84,32 +89,32 @@ func (p *Player) Shutdown() nvml.Return { return nvml.SUCCESS }
 
 // SystemGetDriverVersion is recorded.
 func (p *Player) SystemGetDriverVersion() (string, nvml.Return) {
-	return played[string](p, p.tape.Library, "SystemGetDriverVersion")
+	return played[string](p, p.tape().Library, "SystemGetDriverVersion")
 }
 
 // SystemGetNVMLVersion is recorded.
 func (p *Player) SystemGetNVMLVersion() (string, nvml.Return) {
-	return played[string](p, p.tape.Library, "SystemGetNVMLVersion")
+	return played[string](p, p.tape().Library, "SystemGetNVMLVersion")
 }
 
 // SystemGetConfComputeSettings is recorded.
 func (p *Player) SystemGetConfComputeSettings() (nvml.SystemConfComputeSettings, nvml.Return) {
-	return played[nvml.SystemConfComputeSettings](p, p.tape.Library, "SystemGetConfComputeSettings")
+	return played[nvml.SystemConfComputeSettings](p, p.tape().Library, "SystemGetConfComputeSettings")
 }
 
 // SystemGetConfComputeState is recorded.
 func (p *Player) SystemGetConfComputeState() (nvml.ConfComputeSystemState, nvml.Return) {
-	return played[nvml.ConfComputeSystemState](p, p.tape.Library, "SystemGetConfComputeState")
+	return played[nvml.ConfComputeSystemState](p, p.tape().Library, "SystemGetConfComputeState")
 }
 
 // DeviceGetCount is recorded.
 func (p *Player) DeviceGetCount() (int, nvml.Return) {
-	return played[int](p, p.tape.Library, "DeviceGetCount")
+	return played[int](p, p.tape().Library, "DeviceGetCount")
 }
 
 // DeviceGetHandleByIndex is recorded.
 func (p *Player) DeviceGetHandleByIndex(index int) (gpu.Device, nvml.Return) {
-	number, ret := played[int](p, p.tape.Library, question("DeviceGetHandleByIndex", index))
+	number, ret := played[int](p, p.tape().Library, question("DeviceGetHandleByIndex", index))
 	if ret == nvml.SUCCESS && (number < 0 || number >= len(p.devices)) {
 		ret = nvml.ERROR_UNKNOWN
 	}
@@ -121,7 +126,7 @@ func (p *Player) DeviceGetHandleByIndex(index int) (gpu.Device, nvml.Return) {
 
 // EventSetCreate is recorded. No event ever comes.
 func (p *Player) EventSetCreate() (gpu.EventSet, nvml.Return) {
-	_, ret := played[struct{}](p, p.tape.Library, "EventSetCreate")
+	_, ret := played[struct{}](p, p.tape().Library, "EventSetCreate")
 	return playedSet{}, ret
 }
 
@@ -137,7 +142,7 @@ type playedDevice struct {
 
 // asked returns the answer to a question about the device.
 func asked[T any](d *playedDevice, method string, args ...int) (T, nvml.Return) {
-	return played[T](d.player, d.player.tape.Devices[d.number], question(method, args...))
+	return played[T](d.player, d.player.tape().Devices[d.number], question(method, args...))
 }
 
 func (d *playedDevice) pciInfo(method string, args ...int) (nvml.PciInfo, nvml.Return) {

@@ -1,0 +1,368 @@
+package collector
+
+import (
+	"fmt"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"gdr_exporter/collector/capture"
+	"gdr_exporter/gpu"
+)
+
+// owners say which series a place of a recording may change.
+type owners struct {
+	files   []capture.File
+	answers []capture.Answer
+	links   map[string]string // of the recording, by path
+	healthy samples
+}
+
+func ownersOf(r *capture.Recording, healthy samples) *owners {
+	o := &owners{files: r.Files, answers: r.Answers, links: map[string]string{}, healthy: healthy}
+	for i := range r.Files {
+		if f := &r.Files[i]; f.Op == capture.OpLink && f.Last.Target != "" {
+			o.links[f.Path] = path.Join(path.Dir(f.Path), f.Last.Target)
+		}
+	}
+	return o
+}
+
+// scope is what a mutation may change: series with one of the names as a label's
+// value, and those of families.
+type scope struct {
+	names    map[string]bool
+	families *regexp.Regexp // nil: none
+}
+
+// treeFamilies are what the list of PCIe functions is needed for.
+var treeFamilies = regexp.MustCompile(`^gdr_(affinity|pcie|gpus|gpu)`)
+
+// stuck adds the tree's families if listing it hangs: what it reads then is what
+// the kernel itself knows of functions, which asks neither driver nor device.
+func (s *scope) stuck(page samples) {
+	if page[series("gdr_scrape_collector_success", pairs("collector", "affinity"))] == 0 && s.families == nil {
+		s.families = treeFamilies
+	}
+}
+
+var labelValue = regexp.MustCompile(`="((?:[^"\\]|\\.)*)"`)
+
+func (s *scope) covers(key string) bool {
+	name, _, _ := strings.Cut(key, ",")
+	if s.families != nil && s.families.MatchString(name) {
+		return true
+	}
+	for _, match := range labelValue.FindAllStringSubmatch(key, -1) {
+		if s.names[match[1]] {
+			return true
+		}
+	}
+	return false
+}
+
+var pciFunction = regexp.MustCompile(`^[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
+
+// of returns the scope of a place.
+func (o *owners) of(m *mutation) *scope {
+	s, at := &scope{names: map[string]bool{}}, m.at
+	if strings.HasPrefix(at, "nvml device") || strings.HasPrefix(at, "/sys/bus/pci/devices/") {
+		s.families = regexp.MustCompile(`^gdr_gpus$`)
+	}
+	if strings.HasPrefix(at, "nvml ") && endsNVML[m.kind] {
+		s.families = regexp.MustCompile(`^gdr_(gpu|nvlink|fabric)`) // and gdr_gpu_nvml_state tells
+		return s
+	}
+	if m.kind == kindStrange {
+		for _, name := range strangeNames {
+			s.names[quoted(printable(name))] = true
+		}
+	}
+	for _, shared := range sharedPlaces {
+		if shared.at.MatchString(at) {
+			s.families = shared.families
+		}
+	}
+	if !strings.HasPrefix(at, "/") {
+		o.addQuestion(s, at)
+		return s
+	}
+	o.addPath(s, at)
+	if target := o.links[at]; target != "" {
+		o.addPath(s, target)
+	}
+	return s
+}
+
+// addPath adds the names of the PCI function that a path is of, and of what is
+// below that.
+func (o *owners) addPath(s *scope, at string) {
+	elements := strings.Split(at, "/")
+	dir := ""
+	for i, element := range elements {
+		if pciFunction.MatchString(element) || strings.HasPrefix(element, "pci0000:") {
+			dir = strings.Join(elements[:i+1], "/")
+			s.names[element] = true // what is above is only shown for the sake of what is below
+		}
+	}
+	s.names[quoted(printable(path.Base(at)))] = true
+	if dir == "" {
+		return
+	}
+	s.names[path.Base(dir)] = true
+	for i := range o.files {
+		rest, below := strings.CutPrefix(o.files[i].Path, dir+"/")
+		if !below {
+			continue
+		}
+		parts := strings.Split(rest, "/")
+		for j, part := range parts {
+			if pciFunction.MatchString(part) || j > 0 && (parts[j-1] == "infiniband" || parts[j-1] == "net") {
+				s.names[part] = true
+			}
+		}
+	}
+}
+
+// endsNVML are answers after which NVML as a whole has to be started again.
+var endsNVML = map[string]bool{"UNINITIALIZED": true, "LIB_RM_VERSION_MISMATCH": true}
+
+// addQuestion adds what a question is about: a device by its number or by its
+// interface.
+func (o *owners) addQuestion(s *scope, question string) {
+	fields := strings.Fields(question)
+	device := ""
+	switch {
+	case fields[0] == capture.PartNetlink && len(fields) > 2:
+		device = o.valueBeside("gdr_rdma_device_info", "device", func(key string) bool { return strings.Contains(key, fmt.Sprintf("device=\"mlx5_%s\"", fields[2])) })
+	case fields[0] == capture.PartNetdev && len(fields) > 2:
+		device = o.valueBeside("gdr_rdma_port_info", "device", func(key string) bool { return strings.Contains(key, fmt.Sprintf("netdev=%q", fields[2])) })
+	case fields[0] == capture.PartNVML && fields[1] == "device":
+		device = o.gpu(fields[2])
+	}
+	if device != "" {
+		s.names[device] = true
+	}
+}
+
+// valueBeside returns the value of a label of the series that is picked.
+func (o *owners) valueBeside(family, label string, pick func(key string) bool) string {
+	for key := range o.healthy {
+		if _, rest, found := strings.Cut(key, ","+label+"=\""); found && strings.HasPrefix(key, family+",") && pick(key) {
+			value, _, _ := strings.Cut(rest, "\"")
+			return value
+		}
+	}
+	return ""
+}
+
+// gpu returns the address of NVML's device of that number.
+func (o *owners) gpu(number string) string {
+	for i := range o.answers {
+		if a := &o.answers[i]; a.Part == capture.PartNVML && a.Question == "device "+number+" GetPciInfo" {
+			for _, word := range strings.FieldsFunc(string(a.Last.JSON), func(r rune) bool { return r == '"' }) {
+				if address, is := gpu.Address(word); is {
+					return address
+				}
+			}
+		}
+	}
+	return ""
+}
+
+// sharedPlaces are places that are not one device's, and the families that they
+// say something of.
+var sharedPlaces = []struct{ at, families *regexp.Regexp }{
+	{regexp.MustCompile(`^/(sys|proc|sys/class|sys/bus|sys/bus/pci|sys/devices)$`), regexp.MustCompile(`.`)},
+	{regexp.MustCompile(`^/sys/class/infiniband$|^/sys/bus/pci/devices$`), regexp.MustCompile(`^gdr_(rdma|affinity|pcie|gpus)`)},
+	{regexp.MustCompile(`^/(proc|lib|usr|sys/module|sys/kernel)(/|$)`), regexp.MustCompile(`^gdr_(driver|peermem|gpus|gpu_nvml)`)},
+	{regexp.MustCompile(`/libnvidia-ml\.so[^/]*$|^/proc(/driver(/nvidia(/version)?)?)?$|^/usr(/lib(/[^/]+)?)?$`), regexp.MustCompile(`^gdr_(driver|gpu|gpus|nvlink|fabric)`)},
+	{regexp.MustCompile(`^netlink (GET|dial)$`), regexp.MustCompile(`^gdr_rdma_(netlink_up|device_|port_)`)}, // the recording has no answers of the other way
+	{regexp.MustCompile(`^devlink `), regexp.MustCompile(`^gdr_rdma_(devlink|device_health)`)},
+	{regexp.MustCompile(`^nvml (open|symbol|[A-Z])`), regexp.MustCompile(`^gdr_(driver|gpu|nvlink|fabric)`)},
+	{regexp.MustCompile(`^/sys/class/infiniband/|/infiniband/[^/]+$|/[0-9a-f:]{10}\.[0-7]$`), regexp.MustCompile(`^gdr_rdma_devices$`)},
+}
+
+// silent are the losses that nothing counts, and why that is right.
+var silent = []struct {
+	at, kinds *regexp.Regexp
+	reason    string
+}{
+	{
+		regexp.MustCompile(`^/sys$|^/sys/class/infiniband(/[^/]+)?$|^/sys/bus/pci/devices(/[^/]+)?$|/[0-9a-f]{4}:[0-9a-f:]{5}\.[0-7]$|/infiniband/[^/]+$`),
+		regexp.MustCompile(`^(absent|an empty directory|a file|dangling|ENODEV)$`), "the class or the device is not there",
+	}, {
+		regexp.MustCompile(`/(counters|hw_counters)(/[^/]+)?$`), regexp.MustCompile(`^(absent|an empty directory)$`),
+		"drivers differ in what they count (cases 18, 19)",
+	}, {
+		regexp.MustCompile(`/(fw_ver|board_id|hca_type|node_type|node_guid|sys_image_guid|link_layer|lid|sm_lid|gids/0)$`), noText,
+		"what is absent or empty is an empty label, or no series (case 20)",
+	}, {
+		regexp.MustCompile(`/(fw_ver|board_id|hca_type|node_type|link_layer|gid_attrs/types/\d+)$`), anyText,
+		"text without a form is shown as it is",
+	}, {
+		regexp.MustCompile(`/gid_attrs/types/\d+$`), regexp.MustCompile(`^(absent|empty|whitespace|EINVAL)$`), "an empty slot (case 38), or the table's end",
+	}, {
+		regexp.MustCompile(`/(driver|iommu_group)$|^/sys/class/infiniband/[^/]+$`), regexp.MustCompile(`.`), "a link asks no driver: it is there or not",
+	}, {
+		regexp.MustCompile(`/infiniband/[^/]+/device$`), regexp.MustCompile(`^(absent|a file)$`), "a device without a parent, as software devices are (case 11)",
+	}, {
+		regexp.MustCompile(`^/sys/class/net/[^/]+$|/net(/[^/]+)?$`), regexp.MustCompile(`^(absent|an empty directory|a file)$`), "no network interface, or moved to a container (case 29)",
+	}, {
+		regexp.MustCompile(`/net/[^/]+/(carrier_changes|dev_port|type)$`), regexp.MustCompile(`^(absent|ENODEV)$`), "an interface goes at any time",
+	}, {
+		regexp.MustCompile(`/(aer_dev_[a-z]+|(current|max)_link_(speed|width)|vendor|device|numa_node|power_state)$`), regexp.MustCompile(`^absent$`),
+		"functions differ in what they have, and so do kernels",
+	}, {
+		regexp.MustCompile(`/(numa_node|refcnt)$`), regexp.MustCompile(`^negative$`), "-1 is the kernel's word for no node, and for a module that is not unloaded",
+	}, {
+		regexp.MustCompile(`/(numa_node|vendor|device)$`), regexp.MustCompile(`^ENODEV$`), "what the kernel itself knows of a function: it answers so while it takes that away",
+	}, {
+		regexp.MustCompile(`^/sys/module/[^/]+/(version|srcversion)$|^nvml (System|device \d+ Get(Name|UUID|VbiosVersion)$)`), regexp.MustCompile(`^(huge|text)$`), "a name or a version is text, shown as it is",
+	}, {
+		regexp.MustCompile(`/parameters/[^/]+$`), regexp.MustCompile(`^negative$`), "a parameter may be negative",
+	}, {
+		regexp.MustCompile(`^devlink `), regexp.MustCompile(`^(ENOENT|EOPNOTSUPP)$`), "a kernel without devlink, or without health reporters",
+	}, {
+		regexp.MustCompile(`^netlink RES_`), regexp.MustCompile(`^(EINVAL|EMSGSIZE|EOPNOTSUPP)$`), "kernels differ in what RDMA netlink knows",
+	}, {
+		regexp.MustCompile(`^netdev `), regexp.MustCompile(`^(ENODEV|ENOENT|EOPNOTSUPP|text)$`), "the interface is in a container (case 29), or without ethtool or DCB (case 40): gdr_rdma_port_netdev_hidden, _supported",
+	}, {
+		regexp.MustCompile(`/net/[^/]+/(address|ifindex|mtu|device)$`), regexp.MustCompile(`.`),
+		"an interface that does not match its device's is taken for another one: gdr_rdma_port_netdev_hidden",
+	}, {
+		regexp.MustCompile(`/net/[^/]+/(dev_port|type)$`), regexp.MustCompile(`.`), "an interface that is not the port's by its number",
+	}, {
+		regexp.MustCompile(`^nvml `), regexp.MustCompile(`^(NOT_SUPPORTED|FUNCTION_NOT_FOUND|absent|INVALID_ARGUMENT|NOT_FOUND|NO_PERMISSION)$`), "GPUs, drivers and users differ in what NVML offers (cases 77, 81, 93)",
+	}, {
+		regexp.MustCompile(`^nvml device`), regexp.MustCompile(`^(GPU_IS_LOST|RESET_REQUIRED)$`), "a lost GPU: gdr_gpu_lost",
+	}, {
+		regexp.MustCompile(`^/(proc/driver|sys/module|sys/kernel|lib|usr|proc/modules|proc/sys)(/|$)|^/proc$`), regexp.MustCompile(`^(absent|ENODEV|a file|an empty directory|dangling|EACCES)$`),
+		"the driver, a module or a library is not there, which the driver's and peermem's series say",
+	},
+}
+
+// Kinds of mutation of texts that have no form.
+var (
+	noText  = regexp.MustCompile(`^(absent|empty|whitespace)$`)
+	anyText = regexp.MustCompile(`^(binary|negative|huge)$`)
+)
+
+// silentReason returns why a mutation's loss is not counted, "" if it should be.
+func silentReason(m *mutation) string {
+	for i := range silent {
+		if silent[i].at.MatchString(m.at) && silent[i].kinds.MatchString(m.kind) {
+			return silent[i].reason
+		}
+	}
+	return ""
+}
+
+// flags are series that say that something is wrong or unknown, which a fault
+// may bring.
+var flags = regexp.MustCompile(`^gdr_(rdma_(port_restricted|device_restricted|port_source_info|port_netdev_hidden|port_(dcb|ethtool)_supported|devlink_present|netlink_up)|gpu_lost|gpu_reset_required|gpu_nvml_(up|state))$`)
+
+// counts are numbers of things, which are fewer when one is not seen.
+var counts = regexp.MustCompile(`^gdr_(rdma_devices|rdma_class_present|rdma_port_gids|gpus)$`)
+
+// absences are flags that are 0 or unknown where what they tell of is not seen.
+var absences = regexp.MustCompile(`^gdr_peermem_(memory_peers_present|library_detects|marker_present|module_loaded|module_available|rdma_stack_holds|client_registered)$|^gdr_driver_module_loaded$|^gdr_affinity_distance_id$|trust="unknown"`)
+
+// invented returns what is wrong with a series that the healthy page does not
+// have with that value, "" if nothing.
+func invented(healthy samples, m *mutation, s *scope, key string, value float64) string {
+	name, _, _ := strings.Cut(key, ",")
+	switch {
+	case !s.covers(key):
+		return "changed of the healthy"
+	case flags.MatchString(name), m.kind == kindStrange && strange(key):
+		return ""
+	case counts.MatchString(name) && (value <= most(healthy, name) || m.kind == kindStrange):
+		return ""
+	case absences.MatchString(name) && value == 0, absences.MatchString(key) && value == 1:
+		return ""
+	case strings.HasSuffix(name, "_info") && value == 1 && resembles(healthy, m, key):
+		return ""
+	case name == "gdr_gpu_p2p_status_id" && strings.Contains(m.at, " GetP2PStatus("):
+		return "" // writing is shown where it is not known to be as reading
+	case name == "gdr_peermem_parameter" && m.kind == "negative":
+		return "" // it is what the file says
+	case (name == "gdr_driver_version_mismatch" || name == "gdr_peermem_version_mismatch") && strings.HasSuffix(m.at, "/version"):
+		return "" // it is another version that the file gives
+	}
+	return "invented"
+}
+
+// strange reports whether a series is of a name that was made up.
+func strange(key string) bool {
+	for _, match := range labelValue.FindAllStringSubmatch(key, -1) {
+		if slices.ContainsFunc(strangeNames, func(name string) bool { return quoted(printable(name)) == match[1] }) {
+			return true
+		}
+	}
+	return false
+}
+
+// most is the largest value of a family.
+func most(page samples, name string) (largest float64) {
+	for key, value := range page {
+		if key == name || strings.HasPrefix(key, name+",") {
+			largest = max(largest, value)
+		}
+	}
+	return largest
+}
+
+// resembles reports whether a series is one of the healthy page's of which some
+// labels are empty, or hold what the mutated file holds.
+func resembles(healthy samples, m *mutation, key string) bool {
+	name, _, _ := strings.Cut(key, ",")
+	got := labelValue.FindAllStringSubmatch(key, -1)
+	for candidate := range healthy {
+		if !strings.HasPrefix(candidate, name+",") {
+			continue
+		}
+		want := labelValue.FindAllStringSubmatch(candidate, -1)
+		if len(want) != len(got) {
+			continue
+		}
+		if !slices.ContainsFunc(seq(len(got)), func(i int) bool {
+			text := got[i][1]
+			return text != want[i][1] && text != "" && !presences[text] && !fromContent(m, text)
+		}) {
+			return true
+		}
+	}
+	return false
+}
+
+// presences are labels that say that something is not seen or not known.
+var presences = map[string]bool{"lost": true, "unseen": true, "unknown": true}
+
+func seq(n int) []int {
+	all := make([]int, n)
+	for i := range all {
+		all[i] = i
+	}
+	return all
+}
+
+// fromContent reports whether a label's value is what the mutated file holds.
+func fromContent(m *mutation, text string) bool {
+	content, is := contents[m.kind]
+	if m.kind == kindDangling {
+		content, is = path.Base(danglingTarget), true
+	}
+	if m.kind == "text" {
+		content, is = "?", true
+	}
+	return is && text == quoted(printable(strings.TrimSpace(content)))
+}
+
+// quoted is text as series writes it.
+func quoted(text string) string {
+	q := strconv.Quote(text)
+	return q[1 : len(q)-1]
+}
