@@ -494,13 +494,14 @@ func scheduleMistakes() []mistake {
 		{"--probe.pairs=0000:1b:00.0/mlx5_0:256", "no port"},
 		{"--probe.pairs=0000:1b:00.0/mlx5_0,", "GPU/DEVICE"},
 		{"--probe.pairs=0000:1b:00.0/mlx5_0,0000:1B:00.0/mlx5_0", "twice"},
+		{"--probe.pairs=0000:1b:00.0/mlx5_0,00000000:1B:00.0/mlx5_0:2", "twice"},
 	} {
 		mistakes = append(mistakes, mistake{m.arg, []string{m.arg}, []string{m.arg, m.says}})
 	}
 	return append(mistakes, mistake{
 		"no room for messages", []string{"--probe.buffer=1MiB"}, []string{"--probe.buffer=1MiB", "4 queue pairs"},
 	}, mistake{
-		"too few bytes", []string{"--probe.bytes=1MiB"}, []string{"--probe.bytes=1MiB", "4 queue pairs"},
+		"too few bytes", []string{"--probe.bytes=15MiB"}, []string{"--probe.bytes=15MiB", "4 queue pairs", "4 slices"},
 	}, mistake{
 		"no run fits", []string{"--probe.bytes-per-hour=1199MiB"}, []string{"--probe.bytes-per-hour=1GiB175MiB", "at least", "up to 1GiB176MiB", "0B for no limit"},
 	}, mistake{
