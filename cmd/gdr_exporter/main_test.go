@@ -201,14 +201,20 @@ func (r *running) launch(t *testing.T, args ...string) {
 // measures, listens to gdr_exporter ctl or keeps a state that is not told to.
 var apart = []string{"--probe.interval=0", "--control.socket=", "--state.dir="}
 
-func (r *running) start(t *testing.T, command *exec.Cmd) {
-	t.Helper()
+// setApart adds to a daemon's arguments what is missing of apart.
+func setApart(args []string) []string {
 	for _, arg := range apart {
 		flag, _, _ := strings.Cut(arg, "=")
-		if !slices.ContainsFunc(command.Args, func(given string) bool { return strings.HasPrefix(given, flag+"=") }) {
-			command.Args = append(command.Args, arg)
+		if !slices.ContainsFunc(args, func(given string) bool { return strings.HasPrefix(given, flag+"=") }) {
+			args = append(args, arg)
 		}
 	}
+	return args
+}
+
+func (r *running) start(t *testing.T, command *exec.Cmd) {
+	t.Helper()
+	command.Args = setApart(command.Args)
 	r.command, r.exited = command, make(chan struct{})
 	r.stdout, r.stderr = newOutput(t), newOutput(t)
 	command.Stdout, command.Stderr = r.stdout.file, r.stderr.file
