@@ -201,14 +201,20 @@ func (r *running) launch(t *testing.T, args ...string) {
 // measures, listens to gdr_exporter ctl or keeps a state that is not told to.
 var apart = []string{"--probe.interval=0", "--control.socket=", "--state.dir="}
 
-func (r *running) start(t *testing.T, command *exec.Cmd) {
-	t.Helper()
+// setApart adds to a daemon's arguments what is missing of apart.
+func setApart(args []string) []string {
 	for _, arg := range apart {
 		flag, _, _ := strings.Cut(arg, "=")
-		if !slices.ContainsFunc(command.Args, func(given string) bool { return strings.HasPrefix(given, flag+"=") }) {
-			command.Args = append(command.Args, arg)
+		if !slices.ContainsFunc(args, func(given string) bool { return strings.HasPrefix(given, flag+"=") }) {
+			args = append(args, arg)
 		}
 	}
+	return args
+}
+
+func (r *running) start(t *testing.T, command *exec.Cmd) {
+	t.Helper()
+	command.Args = setApart(command.Args)
 	r.command, r.exited = command, make(chan struct{})
 	r.stdout, r.stderr = newOutput(t), newOutput(t)
 	command.Stdout, command.Stderr = r.stdout.file, r.stderr.file
@@ -494,13 +500,14 @@ func scheduleMistakes() []mistake {
 		{"--probe.pairs=0000:1b:00.0/mlx5_0:256", "no port"},
 		{"--probe.pairs=0000:1b:00.0/mlx5_0,", "GPU/DEVICE"},
 		{"--probe.pairs=0000:1b:00.0/mlx5_0,0000:1B:00.0/mlx5_0", "twice"},
+		{"--probe.pairs=0000:1b:00.0/mlx5_0,00000000:1B:00.0/mlx5_0:2", "twice"},
 	} {
 		mistakes = append(mistakes, mistake{m.arg, []string{m.arg}, []string{m.arg, m.says}})
 	}
 	return append(mistakes, mistake{
 		"no room for messages", []string{"--probe.buffer=1MiB"}, []string{"--probe.buffer=1MiB", "4 queue pairs"},
 	}, mistake{
-		"too few bytes", []string{"--probe.bytes=1MiB"}, []string{"--probe.bytes=1MiB", "4 queue pairs"},
+		"too few bytes", []string{"--probe.bytes=15MiB"}, []string{"--probe.bytes=15MiB", "4 queue pairs", "4 slices"},
 	}, mistake{
 		"no run fits", []string{"--probe.bytes-per-hour=1199MiB"}, []string{"--probe.bytes-per-hour=1GiB175MiB", "at least", "up to 1GiB176MiB", "0B for no limit"},
 	}, mistake{

@@ -172,11 +172,30 @@ func (d *daemon) addControl(nvml *gpu.Reader) {
 		logger: logger,
 	}
 	if nvml != nil { // else the interface would not be nil
-		d.quiet.nvml = nvml
+		d.quiet.nvml = shownNVML{nvml, d.taker}
 	}
 	d.control = &control{
 		prober: d.prober, quiet: d.quiet, restart: d.restarter.state, off: d.measuringOff(), logger: logger, stopping: d.waiting,
 	}
+}
+
+// shownNVML is NVML's reader with what is served of it: the next scrape does not
+// show what was read before.
+type shownNVML struct {
+	*gpu.Reader
+	taker *snapshot.Taker
+}
+
+// Quiesce is the reader's.
+func (n shownNVML) Quiesce(ctx context.Context) error {
+	defer n.taker.RereadNVML()
+	return n.Reader.Quiesce(ctx)
+}
+
+// Resume is the reader's.
+func (n shownNVML) Resume() {
+	defer n.taker.RereadNVML()
+	n.Reader.Resume()
 }
 
 // eventNews are the log messages for what the prober tells.

@@ -641,6 +641,34 @@ func TestQuiesceClosesDriverFiles(t *testing.T) {
 	}
 }
 
+// TestQuiesceShows: a page right after a quiesce or its end is not of before, however
+// long a reading serves.
+func TestQuiesceShows(t *testing.T) {
+	t.Parallel()
+	root, procfs, dir := t.TempDir(), t.TempDir(), shortDir(t)
+	nvmltest.Install(t, root, nvmltest.Version)
+	nvmltest.Load(t, procfs, nvmltest.Version)
+	socket := "--control.socket=" + filepath.Join(dir, "control.sock")
+	command := exec.Command(binary(t), "--web.listen-address=127.0.0.1:0", "--path.driver-root="+root, "--path.procfs="+procfs, "--no-collector.rdma",
+		"--scrape.max-age=1h", "--state.dir="+filepath.Join(dir, "state"), socket)
+	r := startRunning(t, command)
+	shows := func(state string) {
+		t.Helper()
+		if page := r.get(t, "/metrics").body; !strings.Contains(page, `gdr_gpu_nvml_state{state="`+state+`"} 1`) {
+			t.Errorf("not %s: %s", state, page)
+		}
+	}
+	shows("up")
+	if q := runHere("ctl", "quiesce", socket); q.code != exitOK {
+		t.Errorf("%+v", q)
+	}
+	shows("quiesced")
+	if q := runHere("ctl", "resume", socket); q.code != exitOK {
+		t.Errorf("%+v", q)
+	}
+	shows("up")
+}
+
 // scrapeAllTheTime scrapes until it is told to end, and returns how many failed.
 func (r *running) scrapeAllTheTime(t *testing.T) (end func() (failed int)) {
 	t.Helper()

@@ -13,6 +13,7 @@ import (
 	"github.com/alecthomas/units"
 
 	"gdr_exporter/collector/snapshot"
+	nvml "gdr_exporter/gpu"
 	"gdr_exporter/rdma/loopback"
 	"gdr_exporter/rdma/loopback/prober"
 )
@@ -153,8 +154,8 @@ func (s *scheduleConfig) validateNumbers() error {
 		return usagef("--probe.queue-pairs=%d: must be from 1 to %d", s.queuePairs, mostQueuePairs)
 	case s.buffer < perPair:
 		return usagef("--probe.buffer=%v: holds no message of 1MiB for each of %d queue pairs", s.buffer, s.queuePairs)
-	case s.bytes < perPair:
-		return usagef("--probe.bytes=%v: is no message of 1MiB for each of %d queue pairs", s.bytes, s.queuePairs)
+	case s.bytes < prober.BusySlices*perPair:
+		return usagef("--probe.bytes=%v: is no message of 1MiB for each of %d queue pairs in each of the %d slices of a run under load", s.bytes, s.queuePairs, prober.BusySlices)
 	case s.runsPerHour < 0:
 		return usagef("--probe.runs-per-hour=%d: must not be below 0", s.runsPerHour)
 	case !isRatio(s.limits.Direct):
@@ -200,7 +201,8 @@ func (p *pairList) Set(text string) error {
 		if err != nil {
 			return err
 		}
-		if slices.Contains(p.listed, pair) {
+		// Also by another port: series of a pair do not name the port.
+		if slices.ContainsFunc(p.listed, func(other prober.Pair) bool { return other.GPU == pair.GPU && other.Device == pair.Device }) {
 			return fmt.Errorf("%s is there twice", item)
 		}
 		p.listed = append(p.listed, pair)
@@ -222,9 +224,11 @@ func parsePair(text string) (prober.Pair, error) {
 	if !found {
 		return prober.Pair{}, fmt.Errorf("%q is not nearest, all or of the form GPU/DEVICE", text)
 	}
-	gpu = strings.ToLower(gpu)
-	if !pciAddress.MatchString(gpu) {
+	if gpu = strings.ToLower(gpu); !pciAddress.MatchString(gpu) {
 		return prober.Pair{}, fmt.Errorf("%q is no PCI address such as 0000:1b:00.0", gpu)
+	}
+	if sysfs, ok := nvml.Address(gpu); ok { // NVML writes eight digits of the domain
+		gpu = sysfs
 	}
 	device, number, numbered := strings.Cut(device, ":")
 	if !deviceName.MatchString(device) {

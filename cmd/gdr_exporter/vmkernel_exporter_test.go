@@ -68,7 +68,7 @@ func (l vmLaunch) start(t *testing.T) *vmExporter {
 	if l.netns != "" {
 		command = append([]string{"ip", "netns", "exec", l.netns}, command...)
 	}
-	cmd := exec.Command(command[0], command[1:]...)
+	cmd := exec.Command(command[0], setApart(command[1:])...)
 	cmd.Stderr = e.log
 	if l.user != 0 {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: l.user, Gid: l.user}}

@@ -284,7 +284,7 @@ func (s *Snapshot) gpuSightings(gpus *GPUs) sysread.Maybe[map[string]prober.GPUS
 }
 
 // usable reports whether NVML answers for a GPU that can be used. While NVML
-// hangs or is told to be quiet, nobody knows.
+// hangs, does not work or is told to be quiet, nobody knows.
 func (s *Snapshot) usable(g *GPU) sysread.Maybe[bool] {
 	reading := s.NVML()
 	switch {
@@ -292,7 +292,7 @@ func (s *Snapshot) usable(g *GPU) sysread.Maybe[bool] {
 		return sysread.Some(!g.NVML.Lost && !g.NVML.ResetRequired)
 	case g.Presence == PresenceLost, s.noNVML():
 		return sysread.Some(false)
-	case reading == nil || reading.State == gpu.StateQuiesced:
+	case reading == nil || reading.State != gpu.StateUp:
 		return sysread.Maybe[bool]{}
 	}
 	return sysread.Some(false)

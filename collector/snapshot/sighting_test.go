@@ -224,7 +224,7 @@ func TestSightingGPUs(t *testing.T) {
 		"off the bus, NVML too": {func(s *scene) { s.nodes, s.gone, s.nvml = s.nodes[:1], []string{gpuB}, nil }, "not usable"},
 		"taken away":            {func(s *scene) { s.nodes, s.nvml = s.nodes[:1], answers(gpuA) }, "no b"},
 		"passed through":        {func(s *scene) { s.nodes[1].Driver, s.nvml = "vfio-pci", answers(gpuA) }, "not usable"},
-		"NVML does not work":    {func(s *scene) { s.nvml = &gpu.Reading{State: gpu.StateFailed} }, "not usable"},
+		"NVML does not work":    {func(s *scene) { s.nvml = &gpu.Reading{State: gpu.StateFailed} }, "not known"},
 		"NVML hangs":            {func(s *scene) { s.nvml = nil }, "not known"},
 		"NVML quiesced":         {func(s *scene) { s.nvml = &gpu.Reading{State: gpu.StateQuiesced} }, "not known"},
 		"NVML not used":         {func(s *scene) { s.change = without(CollectorGPU) }, "not usable"},

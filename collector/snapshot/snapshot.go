@@ -192,6 +192,14 @@ func (t *Taker) Take(ctx context.Context, wanted func(collector string) bool) *S
 	return s
 }
 
+// RereadNVML makes the next Snapshot read NVML anew, whatever the age of the last
+// reading: its state was changed by command.
+func (t *Taker) RereadNVML() {
+	if t.gpu != nil {
+		t.gpu.invalidate()
+	}
+}
+
 // Close releases what the readers keep open. No Snapshot may be taken after it.
 func (t *Taker) Close() {
 	if t.rdma != nil {

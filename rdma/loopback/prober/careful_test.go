@@ -253,6 +253,17 @@ func TestHungBefore(t *testing.T) {
 		if runs := l.HungRuns(); len(runs) != 1 || runs[0] != (HungRun{pair0, loopback.StageRegister, since}) {
 			t.Errorf("%+v", runs)
 		}
+		// Nor is one forgotten that this process did not see, nor what it shares.
+		unseen := HungRun{Pair{gpu1, "mlx5_9", 1}, loopback.StageRegister, since}
+		l.end()
+		l.begin(t, func(o *Options) { o.Hung = []HungRun{unseen} })
+		time.Sleep(time.Hour)
+		if s := l.Status(); s.Pairs[1].Skip != ReasonHung || s.Pairs[0].Full == nil {
+			t.Errorf("%+v", s.Pairs)
+		}
+		if runs := l.HungRuns(); len(runs) != 1 || runs[0] != unseen {
+			t.Errorf("%+v", runs)
+		}
 	})
 }
 
@@ -448,6 +459,44 @@ func TestNoLock(t *testing.T) {
 		attempts, err := l.ProbeNow(t.Context(), Request{})
 		if err != nil || attempts[0].Skip != ReasonLock || attempts[0].Text == "" || errors.Is(err, loopback.ErrLocked) {
 			t.Errorf("%+v, %v", attempts, err)
+		}
+	})
+}
+
+// TestUnsure: while nobody knows of a GPU whether it can be used, nothing runs on
+// it, and what is known of it stands.
+func TestUnsure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, nil)
+		measured(t, l)
+		l.host.setTraffic(20 * gigabyte)
+		l.host.gpu(gpu0, func(g *GPUSighting) { *g = GPUSighting{} })
+		l.Saw(l.host.see())
+		runs := len(l.runner.all())
+		time.Sleep(5 * time.Hour)
+		if s := l.only(t); s.Full == nil || s.Skip != ReasonGPU || len(l.runner.all()) != runs {
+			t.Errorf("skip %q, %d runs", s.Skip, len(l.runner.all())-runs)
+		}
+	})
+}
+
+// TestForcedFailure: that GPU memory cannot be registered, found under load, is
+// confirmed without traffic.
+func TestForcedFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, nil)
+		measured(t, l)
+		l.host.setTraffic(20 * gigabyte)
+		l.runner.set(unregistrable)
+		if _, err := l.ProbeNow(t.Context(), Request{Force: true}); err != nil {
+			t.Fatal(err)
+		}
+		l.eventually(t, 2*time.Minute, "confirmed", func() bool {
+			known := l.Status().Pairs[0].Registration
+			return known != nil && known.Judgement.Outcome == loopback.Failed
+		})
+		if n := l.runner.count(DepthFull); n != 2 {
+			t.Errorf("%d full runs", n)
 		}
 	})
 }

@@ -1,6 +1,10 @@
 package prober
 
-import "gdr_exporter/rdma/loopback"
+import (
+	"slices"
+
+	"gdr_exporter/rdma/loopback"
+)
 
 // Numbers of nvmlComputeMode_t.
 const (
@@ -35,7 +39,7 @@ func (p *Prober) gateSeen(pair *pair, depth Depth) Reason {
 		return ReasonHung
 	case !p.quiescedUntil.IsZero():
 		return ReasonQuiesced
-	case !gpu.Usable.Value:
+	case !gpu.Usable.Value, p.host.unsure[pair.GPU]:
 		return ReasonGPU
 	case p.host.confidential:
 		return ReasonConfidential
@@ -62,7 +66,7 @@ func (p *Prober) hungBeside(pair *pair) bool {
 			return true
 		}
 	}
-	return false
+	return slices.ContainsFunc(p.options.Hung, func(run HungRun) bool { return run.GPU == pair.GPU || run.Device == pair.Device })
 }
 
 // skipped notes why a pair was not measured, and counts and tells it if it is

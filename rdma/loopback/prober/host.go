@@ -15,6 +15,7 @@ type known struct {
 	ports                   map[Port]PortSighting
 	gpus                    map[string]GPUSighting
 	gpusSeen                bool
+	unsure                  map[string]bool // GPUs of which nobody knew at the last look whether they are usable
 	devices                 []string
 	devicesSeen             bool
 }
@@ -241,6 +242,7 @@ func (p *Prober) sawGPUs(s *Sighting, now time.Time) []Event {
 		return nil
 	}
 	var events []Event
+	p.host.unsure = map[string]bool{}
 	for address, seen := range s.GPUs.Value {
 		before, known := p.host.gpus[address]
 		at := func(pair Pair) bool { return pair.GPU == address }
@@ -253,7 +255,7 @@ func (p *Prober) sawGPUs(s *Sighting, now time.Time) []Event {
 		if seen.UUID == "" {
 			seen.UUID = before.UUID
 		}
-		if !seen.Usable.Known {
+		if p.host.unsure[address] = !seen.Usable.Known; !seen.Usable.Known {
 			seen.Usable = before.Usable
 		}
 		s.GPUs.Value[address] = seen

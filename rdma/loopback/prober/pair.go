@@ -51,6 +51,13 @@ type repeat struct {
 	withdrew bool // the rates
 }
 
+// byRegistration reports whether a registration run repeats the result: where that
+// is all there was, or where registration is what failed, under load.
+func (r *repeat) byRegistration() bool {
+	c := r.result
+	return c.Depth == DepthRegister || !c.Idle && c.Judgement.Outcome == loopback.Failed && c.Result.Method == ""
+}
+
 func newPair(c Candidate, phase float64) *pair {
 	p := &pair{Pair: c.Pair, phase: phase}
 	p.class(c)

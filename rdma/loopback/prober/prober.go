@@ -285,6 +285,11 @@ func (p *Prober) HungRuns() []HungRun {
 			runs = append(runs, HungRun{pair.Pair, pair.hungStage, pair.hung})
 		}
 	}
+	for _, run := range p.options.Hung {
+		if p.pairs[run.Pair] == nil {
+			runs = append(runs, run) // not seen by this process
+		}
+	}
 	slices.SortFunc(runs, func(a, b HungRun) int { return comparePairs(a.Pair, b.Pair) })
 	return runs
 }

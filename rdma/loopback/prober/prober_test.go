@@ -299,7 +299,7 @@ func TestBusy(t *testing.T) {
 					t.Error("the result does not stand")
 				}
 				if want.full {
-					if last := l.runner.all()[len(l.runner.all())-1]; s.Full.Idle || !last.Spec.RegisterOnly && last.Spec.Slices != busySlices {
+					if last := l.runner.all()[len(l.runner.all())-1]; s.Full.Idle || !last.Spec.RegisterOnly && last.Spec.Slices != BusySlices {
 						t.Errorf("idle %v, order %+v", s.Full.Idle, last.Spec)
 					}
 				}

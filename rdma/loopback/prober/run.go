@@ -11,8 +11,8 @@ import (
 	"gdr_exporter/rdma/loopback"
 )
 
-// slices of a path under load.
-const busySlices = 4
+// BusySlices is how many slices a path is measured in under load.
+const BusySlices = 4
 
 // watchEvery is how often a GPU is looked at for new processes during a run.
 const watchEvery = 100 * time.Millisecond
@@ -250,7 +250,7 @@ func (p *Prober) spec(pair *pair, depth Depth, idle bool) loopback.Spec {
 	spec.Paths = []loopback.Path{loopback.PathHost, loopback.PathGPURead, loopback.PathGPUWrite, loopback.PathGPU}
 	switch {
 	case !idle:
-		spec.Slices = busySlices
+		spec.Slices = BusySlices
 	case pair.stagedDue(p.options.StagedInterval):
 		spec.Paths = loopback.Paths
 	}

@@ -84,7 +84,7 @@ func (p *pair) need(now time.Time, scheduled bool) need {
 	switch {
 	case now.Before(p.notBefore):
 		return needNothing
-	case p.repeat != nil && p.repeat.result.Depth == DepthRegister:
+	case p.repeat != nil && p.repeat.byRegistration():
 		return needRegister
 	case p.repeat != nil && p.broken == 0, scheduled && !now.Before(p.due):
 		return needFull
@@ -126,7 +126,7 @@ func (p *pair) untilDue(now time.Time, o *Options) time.Duration {
 // repeatable reports whether a result waits to be repeated, and nothing keeps
 // that back: load does not where no traffic is needed.
 func (p *pair) repeatable(now time.Time) bool {
-	return p.broken == 0 && !now.Before(p.notBefore) && (p.skip == ReasonNone || p.skip.load() && p.repeat.result.Depth == DepthRegister)
+	return p.broken == 0 && !now.Before(p.notBefore) && (p.skip == ReasonNone || p.skip.load() && p.repeat.byRegistration())
 }
 
 // registerDue reports whether a registration run is due, for a pair whose full
