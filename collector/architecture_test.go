@@ -27,6 +27,7 @@ var importRules = []struct {
 	{"gdr_exporter/gpu/tape", []string{"os", "github.com/prometheus/...", "go.uber.org/...", "gdr_exporter/rdma/...", "gdr_exporter/collector/...", "C", "github.com/NVIDIA/go-nvml/pkg/nvml/mock"}},
 	// It writes no file either.
 	{"gdr_exporter/collector/capture", []string{"os", "github.com/prometheus/...", "go.uber.org/...", "gdr_exporter/collector", "gdr_exporter/collector/snapshot", "gdr_exporter/collector/status", "C", "github.com/NVIDIA/...", "github.com/mdlayher/..."}},
+	{"gdr_exporter/collector/capture/embedded", []string{"os", "github.com/prometheus/...", "go.uber.org/...", "gdr_exporter/collector", "gdr_exporter/collector/snapshot", "gdr_exporter/collector/status", "C"}},
 	{"gdr_exporter/collector/sysread", []string{"github.com/prometheus/...", "go.uber.org/...", "gdr_exporter/...", "C"}},
 	{"gdr_exporter/collector", []string{"os", "github.com/NVIDIA/...", "github.com/prometheus/procfs/...", "github.com/Mellanox/...", "github.com/mdlayher/...", "github.com/vishvananda/...", "C"}},
 	{"gdr_exporter/collector/status", []string{"os", "github.com/prometheus/...", "github.com/NVIDIA/...", "github.com/Mellanox/...", "github.com/mdlayher/...", "C"}},

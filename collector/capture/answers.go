@@ -1,6 +1,7 @@
 package capture
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -151,7 +152,9 @@ func answer[T any](p *answerPlayer, part, question string) (value T, err error) 
 	case v.Errno != "":
 		return value, sysread.ErrorOf(v.Errno)
 	}
-	if err := json.Unmarshal(v.JSON, &value); err != nil {
+	// null is a valid zero to JSON, which would be a value that nobody read.
+	err = json.Unmarshal(v.JSON, &value)
+	if err != nil || string(bytes.TrimSpace(v.JSON)) == "null" {
 		var none T
 		return none, sysread.Invalid(part + " " + question)
 	}

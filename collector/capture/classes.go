@@ -96,7 +96,7 @@ var fileClasses = []row{
 	{pattern: `{proc}/([0-9]+|self)/mountinfo`, class: only(mountPoints)},
 	{pattern: `{proc}/([0-9]+|self)/maps`, class: only(mappedFiles)},
 	{pattern: `{proc}/cmdline`, class: only(knownCommandLine)},
-	{pattern: `{root}/(usr/)?lib/modules/[^/]+/modules\.dep`, class: kept},
+	{pattern: `{root}/((usr/)?lib(64)?/)?modules/[^/]+/modules\.dep`, class: kept},
 
 	// The driver's libraries, of which only is looked whether they are there, and
 	// the links on the way to them.

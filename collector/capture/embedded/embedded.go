@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 
 	"gdr_exporter/collector/capture"
@@ -37,6 +38,7 @@ func Names() []string {
 	for _, entry := range entries {
 		names = append(names, strings.TrimSuffix(entry.Name(), extension))
 	}
+	slices.Sort(names) // the directory is sorted with the extension
 	return names
 }
 
