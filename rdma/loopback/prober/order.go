@@ -67,15 +67,7 @@ func (p *pair) stagedDue(interval time.Duration) bool {
 
 // expected is how many bytes a run moves, at most.
 func (p *Prober) expected(pair *pair, depth Depth) uint64 {
-	if depth == DepthRegister {
-		return 0
-	}
-	spec := p.spec(pair, depth, true)
-	orDefault(&spec.Bytes, 128<<20)
-	orDefault(&spec.WarmUp, 32<<20)
-	orDefault(&spec.EventBytes, 64<<20)
-	orDefault(&spec.ReadBack, 16<<20)
-	return uint64(len(spec.Paths)) * (spec.Bytes + spec.WarmUp + spec.EventBytes + uint64(spec.ReadBack))
+	return p.spec(pair, depth, true).MostBytes()
 }
 
 // interval is that of full runs, also where none are scheduled.
