@@ -72,6 +72,35 @@ func showLedger(p *page, s *snapshot.Snapshot) {
 	}
 }
 
+// runLabels and skipLabels are the labels of the counters, the same for every page.
+var (
+	runLabels  = allRunLabels()
+	skipLabels = allSkipLabels()
+)
+
+type runLabel struct {
+	kind   prober.RunKind
+	labels labels
+}
+
+func allRunLabels() []runLabel {
+	var all []runLabel
+	for _, depth := range prober.Depths {
+		for _, result := range prober.RunResults {
+			all = append(all, runLabel{prober.RunKind{Depth: depth, Result: result}, pairs("depth", string(depth), "result", string(result))})
+		}
+	}
+	return all
+}
+
+func allSkipLabels() []labels {
+	all := make([]labels, len(prober.Reasons))
+	for i, reason := range prober.Reasons {
+		all[i] = pairs("reason", string(reason))
+	}
+	return all
+}
+
 // showProber shows the prober and its pairs. Its counters have every member
 // from the start.
 func showProber(p *page, status *prober.Status) {
@@ -80,14 +109,11 @@ func showProber(p *page, status *prober.Status) {
 		p.addBool(probeIsolation, status.Isolation == mode, pairs("mode", string(mode)))
 	}
 	p.add(probeQuiesced, unixSeconds(status.QuiescedUntil), nil)
-	for _, depth := range prober.Depths {
-		for _, result := range prober.RunResults {
-			count := status.Runs[prober.RunKind{Depth: depth, Result: result}]
-			p.add(probeRuns, float64(count), pairs("depth", string(depth), "result", string(result)))
-		}
+	for i := range runLabels {
+		p.add(probeRuns, float64(status.Runs[runLabels[i].kind]), runLabels[i].labels)
 	}
-	for _, reason := range prober.Reasons {
-		p.add(probeSkips, float64(status.Skips[reason]), pairs("reason", string(reason)))
+	for i, reason := range prober.Reasons {
+		p.add(probeSkips, float64(status.Skips[reason]), skipLabels[i])
 	}
 	shown := map[[2]string]bool{}
 	for i := range status.Pairs {

@@ -125,12 +125,9 @@ func (s *scheduleConfig) validate() error {
 	return s.validateTogether()
 }
 
-// mostOfRun is what a full run moves at most: over each path the bytes that are
-// timed, and those of the other phases as package loopback has them by default:
-// warm-up, completion events, and what is read back to be verified.
+// mostOfRun is what a full run moves at most.
 func (s *scheduleConfig) mostOfRun() units.Base2Bytes {
-	const warmUp, events, readBack = 32 * units.MiB, 64 * units.MiB, 16 * units.MiB
-	return units.Base2Bytes(len(loopback.Paths)) * (s.bytes + warmUp + events + readBack)
+	return units.Base2Bytes(loopback.Spec{Paths: loopback.Paths, Bytes: uint64(s.bytes)}.MostBytes())
 }
 
 // validateTogether refuses what would let a pair have no result for good, or for a

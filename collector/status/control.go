@@ -99,13 +99,9 @@ func NewControl(s *prober.Status) *Control {
 }
 
 func newControlPair(p *prober.PairStatus) ControlPair {
-	standing := p.Full
-	if standing == nil {
-		standing = p.Registration
-	}
 	return ControlPair{
 		Pair: p.Pair, Distance: p.Distance, LastAttempt: timeOrNull(p.LastAttempt), Due: timeOrNull(p.Due), Skip: string(p.Skip),
-		Standing: newControlRun(standing), Unconfirmed: newControlRun(p.Unconfirmed), Withdrawn: p.Withdrawn,
+		Standing: newControlRun(p.Standing()), Unconfirmed: newControlRun(p.Unconfirmed), Withdrawn: p.Withdrawn,
 		Hung: timeOrNull(p.Hung), HungStage: string(p.HungStage),
 	}
 }

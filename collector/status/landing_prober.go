@@ -58,7 +58,7 @@ func pairRows(s *snapshot.Snapshot) (rows []pairRow, more int) {
 func newPairRow(p *prober.PairStatus, s *snapshot.Snapshot) pairRow {
 	row := pairRow{GPU: p.GPU, Device: p.Device, Port: strconv.Itoa(p.Port), Distance: p.Distance}
 	row.Result, row.Class = "not known", ""
-	known := standing(p)
+	known := p.Standing()
 	if known != nil {
 		row.Result, row.Class = resultOf(known)
 		row.Age = age(s.Taken.Sub(known.Time))
@@ -77,15 +77,6 @@ func newPairRow(p *prober.PairStatus, s *snapshot.Snapshot) pairRow {
 	}
 	row.Note = strings.Join(pairNotes(p, known, s), "; ")
 	return row
-}
-
-// standing is the result that says how the pair is, nil if none stands: the full
-// one, unless registering failed after it.
-func standing(p *prober.PairStatus) *prober.Completed {
-	if p.Full == nil || p.Registration != nil && p.Registration.Judgement.Outcome.Worse(p.Full.Judgement.Outcome) {
-		return p.Registration
-	}
-	return p.Full
 }
 
 // resultOf is a result in a word or two, and its look.

@@ -56,10 +56,7 @@ func section(b *strings.Builder, header ...any) table.Writer {
 }
 
 func keptRow(p *prober.PairState, now time.Time) table.Row {
-	shown := ControlPair{Pair: p.Pair, Distance: p.Distance, Standing: newControlRun(p.Full), Withdrawn: p.Withdrawn}
-	if p.Full == nil {
-		shown.Standing = newControlRun(p.Registration)
-	}
+	shown := ControlPair{Pair: p.Pair, Distance: p.Distance, Standing: newControlRun(p.Standing()), Withdrawn: p.Withdrawn}
 	row := shown.row(now)
 	return slices.Delete(row, len(row)-2, len(row)-1) // when it is due is not kept
 }

@@ -189,6 +189,27 @@ func (s Spec) check() error {
 	return nil
 }
 
+// MostBytes is how many bytes a run moves over the NIC at most: over each path what
+// warms up, is timed, measures CPU time, and is read back.
+func (s Spec) MostBytes() uint64 {
+	if s.RegisterOnly {
+		return 0
+	}
+	s = s.withDefaults()
+	return uint64(len(s.Paths)) * (s.Bytes + s.WarmUp + s.EventBytes + uint64(s.ReadBack))
+}
+
+// Registers is how many bytes of host memory a run registers, or has the kernel
+// pin for its queues: they count against the memlock limit.
+func (s Spec) Registers() uint64 {
+	const queues = 4 << 20
+	if s.RegisterOnly {
+		return queues
+	}
+	s = s.withDefaults()
+	return uint64(2*s.BufferSize+s.ReadBack) + queues
+}
+
 // slice is the part of a buffer that a queue pair works through.
 func (s Spec) slice() int { return s.BufferSize / s.QueuePairs / s.MessageSize * s.MessageSize }
 

@@ -1,10 +1,6 @@
 package prober
 
-import (
-	"slices"
-
-	"gdr_exporter/rdma/loopback"
-)
+import "slices"
 
 // Numbers of nvmlComputeMode_t.
 const (
@@ -26,7 +22,7 @@ func (p *Prober) gate(pair *pair, depth Depth) (Reason, error) {
 	if reason != ReasonNone {
 		return reason, nil
 	}
-	return p.options.Host.Blocked(pair.Pair, registers(&spec))
+	return p.options.Host.Blocked(pair.Pair, spec.Registers())
 }
 
 // gateSeen are the gates that what was seen answers. What is not known closes
@@ -82,17 +78,4 @@ func (p *Prober) skipped(pair *pair, reason Reason, err error) {
 	if flips := before.load() && reason.load(); news && !flips { // it may change with every look
 		p.tell([]Event{{Kind: EventSkip, Pair: pair.Pair, Text: string(reason), Err: err}})
 	}
-}
-
-// registers is how many bytes of host memory a run registers, which counts
-// against the memlock limit.
-func registers(spec *loopback.Spec) uint64 {
-	const small = 4 << 20 // queues, completion queues
-	if spec.RegisterOnly {
-		return small
-	}
-	buffer, readBack := spec.BufferSize, spec.ReadBack
-	orDefault(&buffer, 64<<20)
-	orDefault(&readBack, 16<<20)
-	return uint64(2*buffer+readBack) + small
 }

@@ -78,16 +78,7 @@ func (p *pair) forget() {
 }
 
 // known is the newest standing result that says how the pair is, nil if none does.
-func (p *pair) known() *Completed {
-	switch {
-	case p.full == nil:
-		return p.registration
-	case p.registration != nil && p.registration.Judgement.Outcome.Worse(p.full.Judgement.Outcome):
-		return p.registration // it failed after the full run
-	default:
-		return p.full
-	}
-}
+func (p *pair) known() *Completed { return standing(p.full, p.registration) }
 
 // worsens reports whether a result would make the pair look worse than it is
 // known to be. Where nothing is known, anything bad does, but for a GPU that does

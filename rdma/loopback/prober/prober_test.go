@@ -129,7 +129,7 @@ func noRuns(_ *testing.T, l *lab) {
 	l.host.blocked = ReasonLibrary
 }
 
-var standing = []rule{
+var standingRules = []rule{
 	{"good stands", finds(0.97), later(time.Minute), loopback.Fine, true, "", ""},
 	{"bad stands", finds(0.5), later(time.Minute), loopback.Slow, true, "", ""},
 
@@ -190,7 +190,7 @@ func incapable(order Order) Ending {
 
 // TestStanding: the table of what stands.
 func TestStanding(t *testing.T) {
-	for _, rule := range standing {
+	for _, rule := range standingRules {
 		t.Run(rule.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l := newLab(t, nil)

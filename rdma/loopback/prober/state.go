@@ -60,6 +60,9 @@ type PairState struct {
 	Withdrawn    string              `json:"withdrawn"`
 }
 
+// Standing is PairStatus.Standing of what is kept.
+func (s *PairState) Standing() *Completed { return standing(s.Full, s.Registration) }
+
 // PortRecord says that a port was ACTIVE.
 type PortRecord struct {
 	Device   string    `json:"device"`

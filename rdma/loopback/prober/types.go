@@ -276,6 +276,17 @@ type PairStatus struct {
 	Baseline sysread.Maybe[float64] // bytes per second of path gpu
 }
 
+// Standing is the result that says how the pair is, nil if none does: the full one,
+// unless a registration failed after it.
+func (s *PairStatus) Standing() *Completed { return standing(s.Full, s.Registration) }
+
+func standing(full, registration *Completed) *Completed {
+	if full == nil || registration != nil && registration.Judgement.Outcome.Worse(full.Judgement.Outcome) {
+		return registration
+	}
+	return full
+}
+
 // Why rates are gone, as the label reason has it.
 const (
 	WithdrawnFailed   = "failed" // a later run failed
