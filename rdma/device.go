@@ -73,6 +73,9 @@ type Device struct {
 type Usage struct {
 	Contexts sysread.Maybe[uint64]       // times the device is open
 	Memory   sysread.Maybe[nldev.Memory] // registered memory
+	// Owners are the processes that hold these, by the ids of the exporter's PID
+	// namespace; those that it cannot see are not among them.
+	Owners sysread.Maybe[[]nldev.Owner]
 }
 
 // Port is what one read of a port found.

@@ -51,6 +51,14 @@ type Snapshot struct {
 	// Prober is what the scheduler of measurements shows; nil if it was not asked
 	// for or this process has none.
 	Prober *prober.Status
+	// KernelLog holds what the kernel's log says of interconnects; nil if it was not
+	// asked for.
+	KernelLog *KernelLogPart
+	// Host holds how this host, or container, is wired; nil if it was not asked for.
+	Host *HostPart
+	// Process holds the processes that use GPUs and RDMA devices; nil if they were
+	// not asked for, as by default.
+	Process *ProcessPart
 	// Asked are the collectors that the Snapshot was asked for.
 	Asked map[string]bool
 	// Errors are the read errors since start.

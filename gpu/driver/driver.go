@@ -84,6 +84,9 @@ type Reading struct {
 	Peermem []PeerModule
 	// MemoryPeers are the clients registered with an RDMA stack that shows them.
 	MemoryPeers MemoryPeers
+	// DMABufs are the buffers that the driver has exported and that are not freed
+	// (/sys/kernel/debug/dma_buf/bufinfo), as of the last time that it was read.
+	DMABufs sysread.Maybe[[]DMABuf]
 	// Markers tells of each of [Markers] whether the file exists.
 	Markers map[Marker]sysread.Maybe[bool]
 }

@@ -168,6 +168,14 @@ func decodeSummary(data []byte) (map[string]uint64, error) {
 	return counts, err
 }
 
+// Owner is a process that holds objects of a device.
+type Owner struct {
+	PID      int    // RDMA_NLDEV_ATTR_RES_PID
+	Contexts uint64 // times it has the device open (RES_CTX_GET)
+	Regions  uint64 // memory regions (RES_MR_GET)
+	Bytes    uint64 // their sum (RDMA_NLDEV_ATTR_RES_MRLEN)
+}
+
 // Memory is the memory that is registered with a device.
 type Memory struct {
 	Regions uint64

@@ -1,0 +1,4 @@
+package kmsg
+
+// Pattern names a kind of line, as the label pattern has it.
+type Pattern string
