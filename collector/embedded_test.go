@@ -14,6 +14,7 @@ import (
 
 	"gdr_exporter/collector/capture"
 	"gdr_exporter/collector/capture/embedded"
+	"gdr_exporter/collector/diagnosis"
 	"gdr_exporter/collector/snapshot"
 	"gdr_exporter/gpu"
 	"gdr_exporter/gpu/affinity"
@@ -66,7 +67,7 @@ func replay(t *testing.T, name string) *replayed {
 		builder.Devlink(devlink.NewReaderOf(p.Devlink()), 0)
 	}
 	r.taker = builder.Taker()
-	r.handler = newHandler(Config{Taker: r.taker, Enabled: Names(), Roles: noRoles{}})
+	r.handler = newHandler(Config{Taker: r.taker, Enabled: Names(), Roles: noRoles{}, Diagnose: diagnosis.NewEngine(diagnosis.EngineOptions{}).Diagnose})
 	t.Cleanup(func() {
 		p.Close()
 		r.taker.Close()
@@ -198,19 +199,24 @@ var shown = map[string]map[int][]string{
 		`gdr_probe_withdrawn_info{device="mlx5_0",gpu_address="0000:18:00.0",reason="failed"} 1`,
 	}, 200: {
 		`gdr_probe_registered{device="mlx5_0",gpu_address="0000:18:00.0",method="peermem"} 0`,
+		`gdr_path_state{device="mlx5_0",gpu_address="0000:18:00.0",state="staged"} 1`,
 		`gdr_probe_last_attempt_timestamp_seconds{device="mlx5_0",gpu_address="0000:18:00.0"} 1.800000148e+09`, // 52 s ago
 	}},
 	"gdr-lost": {0: {
+		`gdr_path_state{device="mlx5_0",gpu_address="0000:18:00.0",state="staged"} 1`,
+		`gdr_finding{address="",device="mlx5_0",gpu_address="0000:18:00.0",port="",rule="path_staged",severity="critical"} 1`,
 		`gdr_probe_registration_error_info{device="mlx5_0",errno="EFAULT",gpu_address="0000:18:00.0",method="peermem"} 1`,
 		`gdr_probe_last_attempt_timestamp_seconds{device="mlx5_0",gpu_address="0000:18:00.0"} 1.79999976e+09`, // four minutes ago
 	}},
 	"acs-on": {0: {
+		`gdr_path_state{device="mlx5_7",gpu_address="0000:bb:00.0",state="degraded"} 1`,
+		`gdr_finding{address="",device="mlx5_7",gpu_address="0000:bb:00.0",port="",rule="acs_redirect",severity="warning"} 1`,
 		`gdr_affinity_path_redirected{device="mlx5_7",gpu_address="0000:bb:00.0"} 1`, `gdr_probe_ratio{device="mlx5_7",gpu_address="0000:bb:00.0",path="gpu"} 0.45`,
 	}},
-	"pcie-downtrained": {0: {`gdr_gpu_pcie_width_lanes{gpu_address="0000:9a:00.0"} 8`, `gdr_pcie_link_speed_transfers_per_second{address="0000:9a:00.0"} 8e+09`}},
-	"nvlink-down":      {0: {`gdr_nvlink_active_links{gpu_address="0000:9b:00.0"} 16`, `gdr_nvlink_state_id{gpu_address="0000:9b:00.0",nvlink="12"} 0`}},
+	"pcie-downtrained": {0: {`gdr_finding{address="0000:9a:00.0",device="",gpu_address="",port="",rule="pcie_link_width",severity="warning"} 1`, `gdr_gpu_pcie_width_lanes{gpu_address="0000:9a:00.0"} 8`, `gdr_pcie_link_speed_transfers_per_second{address="0000:9a:00.0"} 8e+09`}},
+	"nvlink-down":      {0: {`gdr_finding{address="",device="",gpu_address="0000:9b:00.0",port="",rule="nvlink_missing",severity="warning"} 1`, `gdr_nvlink_active_links{gpu_address="0000:9b:00.0"} 16`, `gdr_nvlink_state_id{gpu_address="0000:9b:00.0",nvlink="12"} 0`}},
 	"port-flapping": {
-		40:  {`gdr_rdma_port_state_id{device="mlx5_2",port="1"} 1`, `gdr_rdma_port_physical_state_id{device="mlx5_2",port="1"} 2`, `gdr_rdma_port_link_downed_total{device="mlx5_2",port="1"} 1`},
+		40:  {`gdr_finding{address="",device="mlx5_2",gpu_address="",port="1",rule="port_down",severity="warning"} 1`, `gdr_rdma_port_state_id{device="mlx5_2",port="1"} 1`, `gdr_rdma_port_physical_state_id{device="mlx5_2",port="1"} 2`, `gdr_rdma_port_link_downed_total{device="mlx5_2",port="1"} 1`},
 		50:  {`gdr_rdma_port_link_downed_total{device="mlx5_2",port="1"} 1`},
 		100: {`gdr_rdma_port_state_id{device="mlx5_2",port="1"} 1`, `gdr_rdma_port_link_downed_total{device="mlx5_2",port="1"} 2`},
 	},
@@ -220,11 +226,12 @@ var shown = map[string]map[int][]string{
 		300: {`gdr_rdma_port_rcv_errors_total{device="mlx5_1",port="1"} 65535`, `gdr_rdma_port_saturated_counters{device="mlx5_1",port="1"} 1`},
 	},
 	"driver-mismatch": {0: {
+		`gdr_finding{address="",device="",gpu_address="",port="",rule="driver_mismatch",severity="warning"} 1`,
 		`gdr_read_errors_total{collector="gpu",device="",errno="NVML_ERROR_LIB_RM_VERSION_MISMATCH",port="",source="nvmlInit"} 1`,
 		`gdr_probe_withdrawn_info{device="mlx5_0",gpu_address="0000:18:00.0",reason="driver_changed"} 1`,
 	}},
 	"busy-node": {0: {`gdr_gpu_compute_processes{gpu_address="0000:18:00.0"} 1`, `gdr_probe_skipped{device="mlx5_0",gpu_address="0000:18:00.0",reason="nic_busy"} 1`}},
-	"nic-gone":  {90: {`gdr_rdma_devices 7`, `gdr_probe_withdrawn_info{device="mlx5_3",gpu_address="0000:3a:00.0",reason="nic_gone"} 1`}},
+	"nic-gone":  {90: {`gdr_finding{address="",device="mlx5_3",gpu_address="",port="",rule="nic_missing",severity="warning"} 1`, `gdr_rdma_devices 7`, `gdr_probe_withdrawn_info{device="mlx5_3",gpu_address="0000:3a:00.0",reason="nic_gone"} 1`}},
 }
 
 // faultless are the captures of hosts on which nothing is wrong.
@@ -274,6 +281,9 @@ func checkFaultless(t *testing.T, page string) {
 		family, _, _ := strings.Cut(strings.Replace(line, " ", "{", 1), "{")
 		value := line[strings.LastIndex(line, " ")+1:]
 		if expected, known := want[family]; known && value != expected {
+			t.Errorf("a fault: %s", line)
+		}
+		if family == "gdr_finding" && !strings.Contains(line, `severity="info"`) || family == "gdr_path_state" && strings.Contains(line, `state="direct"`) != (value == "1") {
 			t.Errorf("a fault: %s", line)
 		}
 		errors := strings.Contains(family, "_error") && strings.HasSuffix(family, "_total") && value != "0"

@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	dto "github.com/prometheus/client_model/go"
 
+	"gdr_exporter/collector/diagnosis"
 	"gdr_exporter/collector/snapshot"
 )
 
@@ -47,6 +48,8 @@ type Config struct {
 	Log *log.Logger
 	// Replay is what is replayed; nil: the Snapshots are of this host.
 	Replay *Replay
+	// Diagnose says what a Snapshot means, see [diagnosis.Engine]; nil: nobody does.
+	Diagnose func(*snapshot.Snapshot) *diagnosis.Diagnosis
 	// Stop ends all waiting for devices once it is done: at exit.
 	Stop context.Context
 }
@@ -77,14 +80,18 @@ func newHandler(config Config) *Handler {
 	h := &Handler{
 		config: config,
 		views: []view{
-			rdma.show, asked("gpu", showGPU), asked("nvlink", showNVLink), asked("fabric", showFabric), asked("driver", showDriver),
-			asked("peermem", showPeermem), asked("affinity", showAffinity), asked("pcie", showPCIe), asked("probe", showProbe), scrapeView,
+			asked("rdma", rdma.show), asked("gpu", showGPU), asked("nvlink", showNVLink), asked("fabric", showFabric), asked("driver", showDriver),
+			asked("peermem", showPeermem), asked("affinity", showAffinity), asked("pcie", showPCIe), asked("probe", showProbe), asked("kmsg", showKernelLog),
+			asked("process", showProcess), asked("path", showExpected), scrapeView,
 		},
 		options: promhttp.HandlerOpts{
 			ErrorHandling:      promhttp.ContinueOnError,
 			EnableOpenMetrics:  true,
 			DisableCompression: true, // see NewHandler
 		},
+	}
+	if config.Diagnose != nil {
+		h.views = append(h.views, asked("path", pathView(config.Diagnose)))
 	}
 	if config.Replay != nil {
 		h.views = append(h.views, replayView(config.Replay))

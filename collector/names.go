@@ -12,6 +12,10 @@ type Info struct {
 	Reads bool
 }
 
+// OffByDefault reports whether a collector reads only where a site asks for it,
+// because it looks into the processes of users.
+func (i Info) OffByDefault() bool { return i.Name == "process" }
+
 // Collectors are all collectors, by name. Their names are accepted from the
 // first version on, so that a command line stays valid when they arrive.
 var Collectors = []Info{
@@ -19,13 +23,13 @@ var Collectors = []Info{
 	{"driver", "the NVIDIA driver", true},
 	{"fabric", "the NVLink fabric", true},
 	{"gpu", "GPUs, from NVML and the PCI bus", true},
-	{"kmsg", "interconnect events in the kernel log", false},
+	{"kmsg", "interconnect events in the kernel log", true},
 	{"nvlink", "NVLink", true},
-	{"path", "verdicts on every GPU-NIC path", false},
+	{"path", "verdicts on every GPU-NIC path, and findings; reads what all collectors that are switched on read", true},
 	{"pcie", "PCIe links and errors", true},
 	{"peermem", "the peer memory module, nvidia-peermem", true},
 	{"probe", "the GPUDirect RDMA measurement", true},
-	{"process", "processes that use RDMA and GPUs", false},
+	{"process", "processes that use RDMA and GPUs, by the host's process ids: the variables of NCCL, UCX and NVSHMEM that decide on GPUDirect RDMA, the limit of locked memory and mapped libraries", true},
 	{"rdma", "RDMA devices, ports and counters", true},
 }
 

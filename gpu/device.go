@@ -2,6 +2,7 @@ package gpu
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -92,7 +93,7 @@ func (r *Reader) readFast(v *visit, d *device, g *GPU) {
 		g.FB = Memory{sysread.Some(memory.Value.Total), sysread.Some(memory.Value.Used), sysread.Some(memory.Value.Free)}
 	}
 	if processes := ask(v, "nvmlDeviceGetComputeRunningProcesses", d.handle.GetComputeRunningProcesses); processes.Known {
-		g.Procs = sysread.Some(len(processes.Value))
+		g.Procs, g.PIDs = sysread.Some(len(processes.Value)), pidsOf(processes.Value)
 	}
 	wanted := []field{{id: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION}}
 	if r.options.NVLink {
@@ -106,6 +107,20 @@ func (r *Reader) readFast(v *visit, d *device, g *GPU) {
 	if r.options.Fabric {
 		g.Fabric = d.readFabric(v)
 	}
+}
+
+// pidsOf returns the ids of processes; not known if one has none, as in recordings
+// of earlier versions.
+func pidsOf(processes []nvml.ProcessInfo) sysread.Maybe[[]int] {
+	pids := make([]int, 0, len(processes))
+	for i := range processes {
+		if processes[i].Pid == 0 {
+			return sysread.Maybe[[]int]{}
+		}
+		pids = append(pids, int(processes[i].Pid))
+	}
+	slices.Sort(pids)
+	return sysread.Some(slices.Compact(pids))
 }
 
 // readSlow reads what costs milliseconds or rarely changes.

@@ -112,7 +112,8 @@ type GPU struct {
 	BAR1  Memory             // nvmlDeviceGetBAR1MemoryInfo, slow group
 	FB    Memory             // nvmlDeviceGetMemoryInfo
 	Procs sysread.Maybe[int] // number of compute processes, nvmlDeviceGetComputeRunningProcesses
-	// PIDs are their ids, by the driver's PID namespace.
+	// PIDs are their ids as the driver numbers them for this process, in order; in a
+	// container without the host's PID namespace they may be others or missing.
 	PIDs sysread.Maybe[[]int]
 	// RecoveryAction is field 230: 0 none, 1 reset the GPU, 2 reboot, 3 drain
 	// peer-to-peer traffic, 4 drain and reset, and newer ones.

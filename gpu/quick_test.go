@@ -245,3 +245,26 @@ func TestConcurrent(t *testing.T) {
 		t.Errorf("%+v", reading)
 	}
 }
+
+// TestPIDs: the ids are those of the call that gives the number, in order and once
+// each; an id of 0 is none, and then they are not known.
+func TestPIDs(t *testing.T) {
+	m := gputest.HGXH200()
+	m.GPUs[0].PIDs, m.GPUs[1].PIDs, m.GPUs[1].Processes = []int{4711, 12, 4711}, nil, 0
+	m.GPUs[2].PIDs, m.GPUs[2].Processes = nil, 2
+	r := gpu.NewReader(all(m))
+	defer r.Close()
+	reading := read(t, r, start)
+	if got := reading.GPUs[0].PIDs; !got.Known || !slices.Equal(got.Value, []int{12, 4711}) || reading.GPUs[0].Procs.Value != 3 {
+		t.Errorf("%+v", got)
+	}
+	if got := reading.GPUs[1].PIDs; !got.Known || len(got.Value) > 0 {
+		t.Errorf("of nobody: %+v", got)
+	}
+	if got := reading.GPUs[2].PIDs; got.Known || reading.GPUs[2].Procs.Value != 2 {
+		t.Errorf("without ids: %+v", got)
+	}
+	if n := calls(m.Calls())["nvmlDeviceGetComputeRunningProcesses"]; n != len(m.GPUs) {
+		t.Errorf("%d calls", n)
+	}
+}

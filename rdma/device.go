@@ -73,9 +73,11 @@ type Device struct {
 type Usage struct {
 	Contexts sysread.Maybe[uint64]       // times the device is open
 	Memory   sysread.Maybe[nldev.Memory] // registered memory
-	// Owners are the processes that hold these, by the ids of the exporter's PID
-	// namespace; those that it cannot see are not among them.
-	Owners sysread.Maybe[[]nldev.Owner]
+	// Owners are the processes that hold these, in the order of their ids in the
+	// exporter's PID namespace; those that it cannot see are not among them. At most
+	// nldev.MaxOwners; Omitted sums up what further ones hold.
+	Owners  sysread.Maybe[[]nldev.Owner]
+	Omitted nldev.Owner
 }
 
 // Port is what one read of a port found.

@@ -18,7 +18,7 @@ type Netlink interface {
 	Counters(device, port uint32) ([]nldev.Counter, error)
 	OptionalCounters(device, port uint32) ([]nldev.Optional, error)
 	Resources(device uint32) (map[string]uint64, error)
-	Contexts(device uint32) (uint64, error)
+	Contexts(device uint32) (nldev.Contexts, error)
 	Memory(device uint32) (nldev.Memory, error)
 	Close() error
 }
@@ -191,19 +191,32 @@ func (n *netlinkSide) resources(r *pass) (counts map[string]uint64) {
 
 // usage returns what processes hold of the device.
 func (n *netlinkSide) usage(r *pass) (usage Usage) {
+	var contexts nldev.Contexts
 	if n.ask(r, "RES_CTX_GET", 0, func(conn Netlink, device uint32) (err error) {
-		usage.Contexts.Value, err = conn.Contexts(device)
+		contexts, err = conn.Contexts(device)
 		return err
 	}) {
-		usage.Contexts.Known = true
+		usage.Contexts = sysread.Some(contexts.Total)
 	}
+	var memory nldev.Memory
 	if n.ask(r, "RES_MR_GET", 0, func(conn Netlink, device uint32) (err error) {
-		usage.Memory.Value, err = conn.Memory(device)
+		memory, err = conn.Memory(device)
 		return err
 	}) {
-		usage.Memory.Known = true
+		usage.Memory = sysread.Some(memory)
 	}
+	usage.owners(&contexts, &memory)
 	return usage
+}
+
+// owners joins what both answers say of processes, if both were given: one alone
+// would show a process without what it holds.
+func (u *Usage) owners(contexts *nldev.Contexts, memory *nldev.Memory) {
+	if !u.Contexts.Known || !u.Memory.Known || contexts.Owners == nil || memory.Owners == nil {
+		return
+	}
+	owners := contexts.Owners.Join(memory.Owners)
+	u.Owners, u.Omitted = sysread.Some(owners.Processes), owners.Omitted
 }
 
 // netlinkCounters converts hw_counters, at most MaxCounters of them.

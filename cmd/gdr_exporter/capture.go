@@ -21,6 +21,9 @@ import (
 	"github.com/prometheus/common/version"
 
 	"gdr_exporter/collector/capture"
+	"gdr_exporter/collector/host"
+	"gdr_exporter/collector/kmsg"
+	"gdr_exporter/collector/process"
 	"gdr_exporter/collector/snapshot"
 	"gdr_exporter/rdma"
 	"gdr_exporter/rdma/devlink"
@@ -176,6 +179,9 @@ func (c *config) record(ctx context.Context) (recording *capture.Recording, resu
 	o := c.recorded(recorder)
 	c.addRDMA(builder, o)
 	c.addGPU(builder, o)
+	c.addProcess(builder, o)
+	c.addKernelLog(builder, o)
+	c.addHost(builder, o)
 	taker := builder.Taker()
 	defer taker.Close()
 	var s *snapshot.Snapshot
@@ -211,13 +217,15 @@ func pause(ctx context.Context, span time.Duration) bool {
 // recorded is the running system with a recorder before it.
 func (c *config) recorded(r *capture.Recorder) *origin {
 	o := &origin{
-		files: r.Files(), ethtool: c.ethtool, kernel: r.Kernel(nil), nvml: r.NVML(nil),
+		files: r.Files(), ethtool: c.ethtool, kernel: r.Kernel(nil), nvml: r.NVML(nil), process: r.Process(&process.Proc{Root: c.procfs}),
+		kmsg: func() snapshot.KernelLog { return r.KernelLog(kmsg.Start(kmsg.Options{Path: c.kmsg})) },
 		ledger: func() (loopback.Ledger, error) {
 			ledger, err := loopback.ReadLedger(c.probeLedger)
 			r.Ledger(&ledger, err)
 			return ledger, err
 		},
 	}
+	o.host = r.Host(host.NewKernel(c.procfs, nil))
 	if c.netlink {
 		o.netlink, o.devlink = r.Netlink(c.netlinkDialer()), r.Devlink(devlink.Dial)
 		o.monitor = func() *rdma.Monitor { return r.Monitor(rdma.StartMonitor()) }

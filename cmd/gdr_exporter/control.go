@@ -45,6 +45,8 @@ var controlPaths = []string{pathProbe, pathQuiesce, pathResume, pathForget, path
 type control struct {
 	prober measurer
 	quiet  *quiet
+	// forgetLearned drops what was learned of a GPU or device; nil: nothing was.
+	forgetLearned func(gpu, device string) int
 	// restart says what restart is wanted, and what keeps it back; "" for none.
 	restart func() (reason, blocked string)
 	// off is why nothing is ever measured, "" if it is.
@@ -241,12 +243,18 @@ func (c *control) forget(_ context.Context, parameters url.Values) (any, error) 
 	}
 	forgotten := c.prober.Forget(gpu, device)
 	c.logger.Info("told to forget results", zap.String("gpu", gpu), zap.String("device", device), zap.Int("pairs", forgotten))
-	return forgotAnswer{forgotten}, nil
+	learned := 0
+	if c.forgetLearned != nil {
+		learned = c.forgetLearned(gpu, device)
+	}
+	return forgotAnswer{forgotten, learned}, nil
 }
 
-// forgotAnswer is of how many pairs results were forgotten.
+// forgotAnswer is of how many pairs results were forgotten, and how many things
+// that were learned.
 type forgotAnswer struct {
-	Pairs int `json:"pairs"`
+	Pairs   int `json:"pairs"`
+	Learned int `json:"learned,omitempty"`
 }
 
 // show says what the daemon measures and what it holds.

@@ -271,7 +271,7 @@ func (c *client) explain(ctx context.Context, err error) error {
 
 const stateHelp = "Show or drop what the exporter keeps of measurements past its end."
 
-const stateForgetHelp = "Drop the results and baselines of pairs, in the running exporter if there is one, else in its file.\n\n" +
+const stateForgetHelp = "Drop the results and baselines of pairs, and what was learned of what the node should have of that GPU or device, in the running exporter if there is one, else in its file.\n\n" +
 	"Example, after a GPU was replaced:\n\n  gdr_exporter state forget --gpu 0000:1b:00.0"
 
 // stateConfig is what the command line says of the state file.
@@ -329,21 +329,24 @@ func forgetState(ctx context.Context, c *config, stdout io.Writer) error {
 	if c.stateDir == "" {
 		return usagef("--state.dir is empty: nothing is kept")
 	}
-	pairs := 0
+	var forgot forgotAnswer
 	unlock, err := lockPresent(c.stateDir)
 	switch {
 	case errors.Is(err, prober.ErrStateInUse):
-		pairs, err = x.forgetInDaemon(ctx, c.socket)
+		forgot, err = x.forgetInDaemon(ctx, c.socket)
 	case err == nil:
 		defer unlock()
-		pairs, err = x.forgetInFile(c)
+		forgot, err = x.forgetInFile(c)
 	default:
 		err = usagef("--state.dir=%s: %w", c.stateDir, unpath(err))
 	}
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(stdout, "Forgot what was known of %d pairs.\n", pairs)
+	fmt.Fprintf(stdout, "Forgot what was known of %d pairs.\n", forgot.Pairs)
+	if forgot.Learned > 0 {
+		fmt.Fprintf(stdout, "Forgot %d ports and numbers that were learned of what this node should have; they are learned anew.\n", forgot.Learned)
+	}
 	return nil
 }
 
@@ -355,9 +358,9 @@ func lockPresent(dir string) (unlock func(), err error) {
 	return prober.LockState(dir)
 }
 
-func (x *stateConfig) forgetInDaemon(ctx context.Context, socket string) (int, error) {
+func (x *stateConfig) forgetInDaemon(ctx context.Context, socket string) (forgotAnswer, error) {
 	if socket == "" {
-		return 0, usagef("a running exporter holds the state, and --control.socket is empty")
+		return forgotAnswer{}, usagef("a running exporter holds the state, and --control.socket is empty")
 	}
 	parameters := url.Values{}
 	if x.gpu != "" {
@@ -371,19 +374,23 @@ func (x *stateConfig) forgetInDaemon(ctx context.Context, socket string) (int, e
 	}
 	var answer forgotAnswer
 	if err := newClient(socket).call(ctx, http.MethodPost, pathForget, parameters, &answer); err != nil {
-		return 0, fmt.Errorf("a running exporter holds the state: %w", err)
+		return forgotAnswer{}, fmt.Errorf("a running exporter holds the state: %w", err)
 	}
-	return answer.Pairs, nil
+	return answer, nil
 }
 
-func (x *stateConfig) forgetInFile(c *config) (int, error) {
+func (x *stateConfig) forgetInFile(c *config) (forgotAnswer, error) {
 	state, err := c.readState()
 	if err != nil {
-		return 0, err
+		return forgotAnswer{}, err
 	}
 	pairs := state.Forget(x.gpu, x.device)
 	if err := state.Write(c.stateDir); err != nil {
-		return 0, fmt.Errorf("--state.dir=%s: %w", c.stateDir, err)
+		return forgotAnswer{}, fmt.Errorf("--state.dir=%s: %w", c.stateDir, err)
 	}
-	return pairs, nil
+	learned, err := x.forgetLearned(c.stateDir)
+	if err != nil {
+		return forgotAnswer{}, fmt.Errorf("--state.dir=%s: %w", c.stateDir, err)
+	}
+	return forgotAnswer{pairs, learned}, nil
 }

@@ -8,6 +8,7 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -17,6 +18,8 @@ import (
 	"github.com/prometheus/exporter-toolkit/web/kingpinflag"
 
 	"gdr_exporter/collector"
+	"gdr_exporter/collector/kmsg"
+	"gdr_exporter/collector/snapshot"
 	"gdr_exporter/rdma/loopback"
 	"gdr_exporter/rdma/loopback/isolate"
 )
@@ -29,6 +32,7 @@ type config struct {
 	exporterMetrics bool
 
 	sysfs, procfs  string
+	kmsg           string
 	driverRoots    []string
 	driverRootsSet bool // by the user
 	collectors     map[string]*bool
@@ -50,6 +54,8 @@ type config struct {
 
 	probeLedger string
 
+	profile          profileConfig
+	libraries        libraryList
 	schedule         scheduleConfig
 	ctl              ctlConfig
 	state            stateConfig
@@ -57,6 +63,7 @@ type config struct {
 	lifecycle        bool
 
 	capture  captureConfig
+	ncclLog  ncclLogConfig
 	replayOf string
 	replay   *replay // nil: this host is read
 }
@@ -70,9 +77,9 @@ func dispatch(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 	app, c := newApp()
 	app.UsageWriter(stdout).ErrorWriter(stderr).Terminate(terminate)
 	return untilTerminated(func() error {
-		command, err := parse(app, dashed(args))
+		command, err := parse(app, lastDash(dashed(args)))
 		if err != nil {
-			return usagef("%w; try --help", err)
+			return ncclLogMistake(args, stderr, usagef("%w; try --help", err))
 		}
 		if c.replayOf != "" && command != "serve" && command != "topo" {
 			return usagef("--replay=%s: only serve and topo replay", c.replayOf)
@@ -89,6 +96,8 @@ func dispatch(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 			return topo(ctx, c, stdout, stderr)
 		case "probe":
 			return probe(ctx, c, stdout, stderr)
+		case "nccl-log":
+			return ncclLog(ctx, c, stdout, stderr)
 		case isolate.ChildCommand:
 			return probeChild(ctx)
 		case "state show":
@@ -111,6 +120,7 @@ func newApp() (*kingpin.Application, *config) {
 	topoFlags(app, c)
 	probeFlags(app, c)
 	captureFlags(app, c)
+	ncclLogFlags(app, c)
 	childFlags(app)
 	ctlFlags(app, c)
 	stateFlags(app, c)
@@ -119,12 +129,14 @@ func newApp() (*kingpin.Application, *config) {
 	gpuFlags(app, c)
 	scheduleFlags(app, c)
 	controlFlags(app, c)
+	profileFlags(app, c)
+	verdictFlags(app, c)
 	for _, info := range collector.Collectors {
 		text := fmt.Sprintf("Collect %s.", info.What)
 		if !info.Reads {
 			text += " Accepted, but not in this version yet."
 		}
-		c.collectors[info.Name] = app.Flag("collector."+info.Name, text).Default("true").Bool()
+		c.collectors[info.Name] = app.Flag("collector."+info.Name, text).Default(strconv.FormatBool(!info.OffByDefault())).Bool()
 	}
 	app.Flag("replay", "Show what a capture has instead of this host: a file that gdr_exporter capture wrote, or the name of an embedded capture, such as h100-8x8. With serve and topo.").
 		PlaceHolder("FILE|NAME").StringVar(&c.replayOf)
@@ -143,6 +155,7 @@ func webFlags(app *kingpin.Application, c *config) {
 func readFlags(app *kingpin.Application, c *config) {
 	app.Flag("path.sysfs", "Where sysfs is mounted.").Default("/sys").StringVar(&c.sysfs)
 	app.Flag("path.procfs", "Where procfs is mounted.").Default("/proc").StringVar(&c.procfs)
+	app.Flag("path.kmsg", "Where the kernel's log is.").Default(kmsg.DefaultPath).StringVar(&c.kmsg)
 	app.Flag("rdma.device-include", "Read only RDMA devices whose whole name matches this regular expression.").
 		PlaceHolder("REGEXP").SetValue(anchored{&c.rdmaInclude})
 	app.Flag("rdma.device-exclude", "Leave out RDMA devices whose whole name matches this regular expression; none of their files is opened.").
@@ -183,6 +196,8 @@ func (c *config) validate() error {
 		return usagef("--scrape.slow-interval=%v: must not be below 0", c.slowInterval)
 	case c.maxRequests < 0:
 		return usagef("--web.max-requests=%d: must not be below 0", c.maxRequests)
+	case c.reads(snapshot.CollectorProcess) && (!c.reads(snapshot.CollectorRDMA) || !c.reads(snapshot.CollectorGPU)):
+		return usagef("--collector.process: needs the collectors rdma and gpu, which say whose processes there are")
 	}
 	if err := servable(c.telemetryPath); err != nil {
 		return usagef("--web.telemetry-path=%s: %w", c.telemetryPath, err)
@@ -194,6 +209,9 @@ func (c *config) validate() error {
 		if err := web.Validate(file); err != nil {
 			return usagef("--web.config.file=%s: %w", file, unpath(err))
 		}
+	}
+	if err := c.profile.load(); err != nil {
+		return err
 	}
 	return c.schedule.validate()
 }

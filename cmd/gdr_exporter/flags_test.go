@@ -133,8 +133,29 @@ func TestDefaults(t *testing.T) {
 	if c.deadline != 5*time.Second || c.maxAge != 2*time.Second || c.slowInterval != time.Minute {
 		t.Errorf("times %v %v %v", c.deadline, c.maxAge, c.slowInterval)
 	}
-	if !slices.Equal(c.enabled(), collector.Names()) {
+	byDefault := slices.DeleteFunc(collector.Names(), func(name string) bool { return name == snapshot.CollectorProcess })
+	if !slices.Equal(c.enabled(), byDefault) || len(byDefault) != len(collector.Names())-1 {
 		t.Errorf("enabled %v", c.enabled())
+	}
+}
+
+// TestProcessFlag: processes are looked at only where a site says so, and with what
+// says which there are.
+func TestProcessFlag(t *testing.T) {
+	for args, reason := range map[string]string{
+		"": "", "--collector.process": "", "--collector.process --no-collector.gpu": "needs the collectors rdma and gpu", "--collector.process --no-collector.rdma": "needs the collectors rdma and gpu",
+		"--no-collector.process --no-collector.gpu": "",
+	} {
+		c, _, err := parseOnly(strings.Fields(args)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.validate(); (err == nil) != (reason == "") || err != nil && !strings.Contains(err.Error(), reason) {
+			t.Errorf("%q: %v", args, err)
+		}
+		if on := c.reads(snapshot.CollectorProcess); on != strings.HasPrefix(args, "--collector.process") {
+			t.Errorf("%q: read %v", args, on)
+		}
 	}
 }
 

@@ -64,6 +64,7 @@ var news = map[snapshot.FactKind]struct {
 	snapshot.FactLost:       {"the GPU is lost", "the GPU is back", zapcore.WarnLevel},
 	snapshot.FactLoaded:     {"module loaded", "module not loaded any more", zapcore.InfoLevel},
 	snapshot.FactMismatch:   {"kernel module and libraries of the driver are of different versions", "kernel module and libraries of the driver fit again", zapcore.WarnLevel},
+	snapshot.FactNoLog:      {"the kernel's log cannot be read: that needs /dev/kmsg and CAP_SYSLOG; it is tried again every 5 minutes", "the kernel's log can be read again, or fails otherwise", zapcore.InfoLevel},
 	snapshot.FactUnlistable: {"devices cannot be listed", "devices can be listed again", zapcore.WarnLevel},
 }
 

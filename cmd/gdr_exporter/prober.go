@@ -48,6 +48,7 @@ func (d *daemon) addProber(host *proberHost, from *heritage) {
 		options.Interval = 0
 	}
 	host.remember(activePorts(options.StateDir))
+	d.openBook(options.StateDir)
 	p := prober.New(options)
 	d.prober, d.restarter.isolate = p, p.Isolate
 	if from.Isolated != "" {
@@ -175,7 +176,7 @@ func (d *daemon) addControl(nvml *gpu.Reader) {
 		d.quiet.nvml = shownNVML{nvml, d.taker}
 	}
 	d.control = &control{
-		prober: d.prober, quiet: d.quiet, restart: d.restarter.state, off: d.measuringOff(), logger: logger, stopping: d.waiting,
+		prober: d.prober, forgetLearned: d.book.Forget, quiet: d.quiet, restart: d.restarter.state, off: d.measuringOff(), logger: logger, stopping: d.waiting,
 	}
 }
 

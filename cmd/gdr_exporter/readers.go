@@ -4,6 +4,9 @@ import (
 	"slices"
 	"time"
 
+	"gdr_exporter/collector/host"
+	"gdr_exporter/collector/kmsg"
+	"gdr_exporter/collector/process"
 	"gdr_exporter/collector/snapshot"
 	"gdr_exporter/collector/sysread"
 	"gdr_exporter/gpu"
@@ -27,11 +30,16 @@ type origin struct {
 	devlink func() (devlink.Conn, error) // nil: not read
 	nvml    func(path string) (gpu.Library, error)
 	ledger  func() (loopback.Ledger, error)
+	process process.Kernel // nil: not read
+	host    host.Kernel    // nil: not read
+	kmsg    func() snapshot.KernelLog
 }
 
 // system is the running system, as far as the flags let it be read.
 func (c *config) system() *origin {
-	o := &origin{ethtool: c.ethtool, ledger: func() (loopback.Ledger, error) { return loopback.ReadLedger(c.probeLedger) }}
+	o := &origin{ethtool: c.ethtool, process: &process.Proc{Root: c.procfs}, ledger: func() (loopback.Ledger, error) { return loopback.ReadLedger(c.probeLedger) }}
+	o.host = host.NewKernel(c.procfs, nil)
+	o.kmsg = func() snapshot.KernelLog { return kmsg.Start(kmsg.Options{Path: c.kmsg}) }
 	if c.netlink {
 		o.netlink, o.devlink, o.monitor = c.netlinkDialer(), devlink.Dial, rdma.StartMonitor
 	}
@@ -78,6 +86,23 @@ func (c *config) addGPU(builder *snapshot.Builder, o *origin) (nvml *gpu.Reader)
 		builder.ProbeOf(o.ledger)
 	}
 	return nvml
+}
+
+// addProcess adds the reader of processes.
+func (c *config) addProcess(builder *snapshot.Builder, o *origin) {
+	if c.reads(snapshot.CollectorProcess) && o.process != nil {
+		builder.Process(process.NewReader(process.Options{Kernel: o.process, Interval: c.slowInterval}))
+	}
+}
+
+// addKernelLog adds the reader of the kernel's log.
+func (c *config) addKernelLog(builder *snapshot.Builder, o *origin) {
+	if !c.reads(snapshot.CollectorKernelLog) || o.kmsg == nil {
+		return
+	}
+	if log := o.kmsg(); log != nil {
+		builder.KernelLog(log)
+	}
 }
 
 func (c *config) affinityReader(o *origin) *affinity.Reader {

@@ -18,6 +18,7 @@ import (
 	"gdr_exporter/collector"
 	"gdr_exporter/collector/capture"
 	"gdr_exporter/collector/capture/embedded"
+	"gdr_exporter/collector/snapshot"
 	"gdr_exporter/rdma/loopback/prober"
 )
 
@@ -90,7 +91,11 @@ func readRecording(path string) (*capture.Recording, error) {
 func (r *replay) origin(c *config) *origin {
 	o := &origin{
 		files: r.player.Files(), monitor: r.player.Monitor, kernel: r.player.Kernel(), nvml: r.player.NVML(), ledger: r.player.Ledger,
+		process: r.player.Process(), kmsg: func() snapshot.KernelLog { return r.player.KernelLog() },
 		ethtool: c.ethtool && r.player.Has(capture.PartNetdev),
+	}
+	if r.player.Has(capture.PartHost) {
+		o.host = r.player.Host()
 	}
 	if c.netlink {
 		o.netlink = r.player.Netlink() // nil if it was not asked

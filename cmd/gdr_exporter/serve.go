@@ -15,6 +15,8 @@ import (
 	"go.uber.org/zap"
 
 	"gdr_exporter/collector"
+	"gdr_exporter/collector/diagnosis"
+	"gdr_exporter/collector/profile"
 	"gdr_exporter/collector/snapshot"
 	"gdr_exporter/collector/status"
 	"gdr_exporter/rdma/loopback/prober"
@@ -32,11 +34,13 @@ type daemon struct {
 	config    *config
 	logger    *zap.Logger
 	taker     *snapshot.Taker
+	engine    *diagnosis.Engine
 	ready     atomic.Bool
 	restarter *restarter
 	lookout   lookout
 	exec      func(*heritage) error
 
+	book          *profile.Book
 	prober        scheduler
 	proberHost    *proberHost
 	endProber     context.CancelFunc
@@ -111,6 +115,7 @@ func (d *daemon) run(ctx context.Context, servers *servers) error {
 func newDaemon(c *config, logger *zap.Logger, from *heritage) *daemon {
 	d := &daemon{config: c, logger: logger, restarter: newRestarter(logger, from), exec: (*heritage).exec, unlockState: func() {}, proberGrace: proberGrace}
 	d.waiting, d.endWaiting = context.WithCancel(context.Background())
+	d.engine = newEngine(c, logger)
 	builder := snapshot.New(snapshot.Options{
 		MaxAge: c.maxAge, Deadline: c.deadline,
 		Tell: logReadError(logger), Changed: logChange(logger), Taken: func(s *snapshot.Snapshot) {
@@ -123,9 +128,14 @@ func newDaemon(c *config, logger *zap.Logger, from *heritage) *daemon {
 	o := c.origin()
 	c.addRDMA(builder, o)
 	nvml := c.addGPU(builder, o)
+	c.addProcess(builder, o)
+	c.addKernelLog(builder, o)
+	c.addHost(builder, o)
+	d.expects(builder)
 	builder.Prober(func() *prober.Status { return d.prober.Status() })
 	d.taker = builder.Taker()
 	if c.replay != nil {
+		d.openBook("")
 		d.replayed()
 		return d
 	}
@@ -146,7 +156,9 @@ func (d *daemon) snapshot(ctx context.Context) *snapshot.Snapshot {
 	ctx, cancel := context.WithTimeout(ctx, d.config.deadline)
 	defer cancel()
 	defer context.AfterFunc(d.waiting, cancel)()
-	return d.taker.Take(ctx, func(string) bool { return true })
+	s := d.taker.Take(ctx, func(string) bool { return true })
+	d.diagnose(s)
+	return s
 }
 
 // stop closes the listeners at once and lets running scrapes end.
@@ -172,7 +184,7 @@ func (d *daemon) routes() (http.Handler, error) {
 		Taker: d.taker, Enabled: d.config.enabled(), Roles: d.config.roles,
 		Deadline: d.config.deadline, MaxInFlight: d.config.maxRequests,
 		Self: d.self(), Log: zap.NewStdLog(d.logger.With(zap.String("component", "metrics"))),
-		Replay: d.config.replay.mark(), Stop: d.waiting,
+		Replay: d.config.replay.mark(), Diagnose: d.diagnose, Stop: d.waiting,
 	})
 	if err != nil {
 		return nil, err

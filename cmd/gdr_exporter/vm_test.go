@@ -32,7 +32,7 @@ var kernelBoots = []kernelBoot{
 	{
 		name:  "netlink",
 		flags: []string{"--devices", "8"},
-		tests: []string{"Netlink", "Resources", "NetnsNetlink", "NoMonitor"},
+		tests: []string{"Netlink", "Resources", "Owners", "Process", "NetnsNetlink", "NoMonitor"},
 	},
 	{
 		name:  "soft-RoCE",
@@ -76,7 +76,7 @@ var kernelBoots = []kernelBoot{
 	{
 		name:  "probe",
 		flags: []string{"--devices", "2", "--topology", "gdr"},
-		tests: []string{"ProbeHost", "ProbeGPU", "ProbeUnregistrable", "ProbeCorrupt", "ProbeRefused", "ProbeInterrupted"},
+		tests: []string{"ProbeHost", "ProbeGPU", "ProbeUnregistrable", "ProbeCorrupt", "ProbeRefused", "ProbeInterrupted", "KernelLog", "KernelLogFlood", "KernelLogUnprivileged"},
 	},
 	{
 		name:  "prober",
@@ -94,6 +94,12 @@ var kernelBoots = []kernelBoot{
 		pkg:   "gpu/driver",
 		flags: []string{"--devices", "1", "--module", "../vmtest/module/nvidia_peermem"},
 		tests: []string{"Peermem", "Churn", "References", "NoMemoryPeers", "LegacyMode", "States", "RDMACore", "ModuleList", "Unprivileged", "Lockdown"},
+	},
+	{
+		name:  "dma-bufs", // the stable kernel makes none of host memory
+		pkg:   "gpu/driver",
+		flags: []string{"--devices", "0", "--kernel", "backports"},
+		tests: []string{"DMABufs"},
 	},
 	{
 		name:  "loopback",

@@ -218,7 +218,7 @@ func (a *anonymiser) addAnswer(out *Recording, from *Answer) {
 		a.count(from.Part, asked, false, false)
 		return
 	}
-	anonymous := Answer{Part: from.Part, Question: a.pseudonyms.of(kindPath, from.Question)}
+	anonymous := Answer{Part: from.Part, Question: a.question(from)}
 	var written bool
 	anonymous.Last, written = a.value(&from.Last, asked, rows)
 	if written && from.First != nil {
@@ -231,6 +231,14 @@ func (a *anonymiser) addAnswer(out *Recording, from *Answer) {
 		out.Answers = append(out.Answers, anonymous)
 	}
 	a.count(from.Part, asked, written, sameText(from.text(), anonymous.text()))
+}
+
+// question is an answer's question. One about a process ends with its id.
+func (a *anonymiser) question(of *Answer) string {
+	if at := strings.LastIndexByte(of.Question, ' '); of.Part == PartProcess && at >= 0 {
+		return of.Question[:at+1] + a.pseudonyms.pid(of.Question[at+1:])
+	}
+	return a.pseudonyms.of(kindPath, of.Question)
 }
 
 // value is a value with its fields treated; false: it is not written.
@@ -323,7 +331,10 @@ func (f *fields) leaf(at string, value any) (any, bool) {
 		if text, is := value.(string); is && class.verdict != drop {
 			return f.anonymiser.treat(class, text), true
 		}
-		// Numbers have no pseudonyms: what is to be replaced is a text.
+		if number, is := value.(json.Number); is && class.kind == kindPID {
+			return json.Number(f.pseudonyms.pid(number.String())), true
+		}
+		// Other numbers have no pseudonyms: what is to be replaced is a text.
 		return value, class.verdict == keep || value == nil && class.verdict != drop
 	}
 	f.unclassed[f.asked+" "+at] = true

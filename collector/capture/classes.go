@@ -39,11 +39,8 @@ type row struct {
 	class class
 }
 
-// Short forms for the table.
-var (
-	kept    = class{verdict: keep}
-	dropped = class{verdict: drop}
-)
+// kept is the short form for the table.
+var kept = class{verdict: keep}
 
 func as(k kind) class { return class{verdict: pseudonym, kind: k} }
 
@@ -53,7 +50,7 @@ func only(filter func(*pseudonyms, string) string) class {
 
 // classes is the only place that says what is written of a host. What no row is
 // about is not written: new readers need new rows, and a test says which.
-var classes = slices.Concat(fileClasses, netlinkClasses, netdevClasses, nvmlClasses, probeClasses)
+var classes = slices.Concat(fileClasses, netlinkClasses, netdevClasses, nvmlClasses, hostClasses, probeClasses, processClasses, kernelLogClasses)
 
 // fileClasses are about the content of files, and let paths be named: in
 // directories, links and by whether they are there. The target of a link and the
@@ -85,6 +82,7 @@ var fileClasses = []row{
 
 	// The kernel, its modules, and their lists.
 	{pattern: `{sys}/kernel/iommu_groups/[0-9]+/type|{sys}/kernel/security/lockdown`, class: kept},
+	{pattern: `{sys}/kernel/debug/dma_buf/bufinfo`, class: only(unnamedBuffers)},
 	{pattern: `{sys}/kernel/mm/memory_peers/[^/]+/(version|num_[a-z_]+)`, class: kept},
 	{pattern: `{sys}/module/[a-z0-9_]+/(version|srcversion|taint|initstate|refcnt|parameters/(peerdirect_support|persistent_api_support))`, class: kept},
 	{pattern: `{sys}/module/nvidia/parameters/NVreg_GrdmaPciTopoCheckOverride`, class: kept},
@@ -97,6 +95,14 @@ var fileClasses = []row{
 	{pattern: `{proc}/([0-9]+|self)/maps`, class: only(mappedFiles)},
 	{pattern: `{proc}/cmdline`, class: only(knownCommandLine)},
 	{pattern: `{root}/((usr/)?lib(64)?/)?modules/[^/]+/modules\.dep`, class: kept},
+
+	// How the host is wired.
+	{pattern: `{dev}/dmi/id/(product_name|sys_vendor)|{sys}/module/ib_core/parameters/netns_mode|/dev/infiniband|/\.dockerenv|/run/\.containerenv`, class: kept},
+	{pattern: `{proc}/([0-9]+|self)/ns/(pid|net|mnt)`, class: kept},
+	{pattern: `{proc}/2/comm`, class: linesOf("kthreadd")},
+	{pattern: `{proc}/([0-9]+|self)/status`, class: linesOf("Uid:", "CapEff:")},
+	{pattern: `{proc}/([0-9]+|self)/limits`, class: linesOf("Max locked memory")},
+	{pattern: `{proc}/([0-9]+|self)/cgroup`, class: only(kindOfGroup)},
 
 	// The driver's libraries, of which only is looked whether they are there, and
 	// the links on the way to them.
@@ -112,9 +118,11 @@ var netlinkClasses = []row{
 	{PartNetlink, `PORT_GET [0-9]+ [0-9]+`, `.(state|physical_state|lid|sm_lid|netdev)`, kept},
 	{PartNetlink, `STAT_GET [0-9]+ [0-9]+`, `[].(name|value)`, kept},
 	{PartNetlink, `STAT_GET_STATUS [0-9]+ [0-9]+`, `[].(name|enabled)`, kept},
-	{PartNetlink, `RES_GET [0-9]+`, `.*`, kept}, // numbers of objects by their kind
-	{PartNetlink, `RES_CTX_GET [0-9]+`, ``, kept},
-	{PartNetlink, `RES_MR_GET [0-9]+`, `.(regions|bytes)`, kept},
+	{PartNetlink, `RES_GET [0-9]+`, `.*`, kept},   // numbers of objects by their kind
+	{PartNetlink, `RES_CTX_GET [0-9]+`, ``, kept}, // of earlier versions
+	{PartNetlink, `RES_CTX_GET [0-9]+`, `.(contexts|(owners[]|omitted).(contexts|regions|bytes))`, kept},
+	{PartNetlink, `RES_MR_GET [0-9]+`, `.(regions|bytes|(owners[]|omitted).(contexts|regions|bytes))`, kept},
+	{PartNetlink, `RES_(CTX|MR)_GET [0-9]+`, `.owners[].pid`, as(kindPID)},
 	{PartEvents, questionEvents, `.up`, kept},
 	{PartEvents, questionEvents, `.counts.*`, kept},
 	{PartDevlink, `dial`, ``, kept},
@@ -149,9 +157,36 @@ var nvmlClasses = []row{
 	{PartNVML, `device [0-9]+ GetGpuFabricInfo(V[23]?)?`, `.(status|clique_id|state|health_mask|health_summary)`, kept},
 	{PartNVML, `device [0-9]+ GetGpuFabricInfo(V[23]?)?`, `.cluster_uuid`, as(kindUUID)},
 	{PartNVML, `device [0-9]+ RegisterEvents`, ``, kept},
-	// Of processes only their number matters.
 	{PartNVML, `device [0-9]+ GetComputeRunningProcesses`, `[].(UsedGpuMemory|GpuInstanceId|ComputeInstanceId)`, kept},
-	{PartNVML, `device [0-9]+ GetComputeRunningProcesses`, `[].Pid`, dropped},
+	{PartNVML, `device [0-9]+ GetComputeRunningProcesses`, `[].Pid`, as(kindPID)},
+}
+
+// processClasses are about the processes that use GPUs and RDMA devices: what the
+// reader let through, which is little; see package process.
+var processClasses = []row{
+	{PartProcess, questionVisible, ``, kept},
+	{PartProcess, questionStart + `[0-9]+`, `.(start|ended|own)`, kept},
+	{PartProcess, questionMemlock + `[0-9]+`, ``, kept},
+	{PartProcess, questionLibraries + `[0-9]+`, `.(nccl|ucx)`, kept},
+	{PartProcess, questionEnvironment + `[0-9]+`, `.variables.*`, as(kindText)},
+	{PartProcess, questionEnvironment + `[0-9]+`, `.(others[]|omitted)`, kept},
+}
+
+// kernelLogClasses are about the kernel's log, of which only lines of known
+// patterns are in a recording.
+var kernelLogClasses = []row{
+	{PartKernelLog, questionKernelLog, `.(since|oldest|lost)`, kept},
+	{PartKernelLog, questionKernelLog, `.counts.*`, kept},
+	{PartKernelLog, questionKernelLog, `.(last|recent)[].(pattern|time|address|code)`, kept},
+	{PartKernelLog, questionKernelLog, `.(last|recent)[].text`, only(plainLine)},
+}
+
+// hostClasses are about how the host is wired. Addresses are counted only.
+var hostClasses = []row{
+	{PartHost, questionUsable + `[a-z_]+[0-9]*`, ``, kept},
+	{PartHost, questionAddresses, `.*.(up|ipv4|ipv6)`, kept},
+	{PartHost, questionDaemons, `[].(name|soft|hard)`, kept},
+	{PartHost, questionDaemons, `[].pid`, as(kindPID)},
 }
 
 // probeClasses are about results of measurements.

@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"gdr_exporter/collector/kmsg"
 )
 
 // eachLine puts the lines together that a function returns for a text's lines; ""
@@ -97,6 +99,62 @@ func mappedFiles(p *pseudonyms, text string) string {
 	})
 }
 
+// columnsOfBuffer are those of a dma-buf that say nothing of whose it is: size,
+// flags, mode, count and exporter. Behind them are an inode and a name that its
+// process may have given it.
+const columnsOfBuffer = 5
+
+// unnamedBuffers takes the names of dma-bufs out.
+func unnamedBuffers(p *pseudonyms, text string) string {
+	return eachLine(text, func(line string) string {
+		if strings.HasPrefix(line, "\t") {
+			return p.of(kindPath, line) // a device
+		}
+		columns := strings.Split(line, "\t")
+		return p.of(kindPath, strings.Join(columns[:min(len(columns), columnsOfBuffer)], "\t"))
+	})
+}
+
+// groupMember matches what names a container, a pod or a service in the path of a
+// control group, but for the words by which the kind of container is known.
+var groupMember = regexp.MustCompile(`[0-9a-f]{12,}|[0-9a-f]{8}([-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}`)
+
+// kindOfGroup leaves of the control groups of a process which kind of container or
+// service it is in.
+func kindOfGroup(_ *pseudonyms, text string) string {
+	return eachLine(text, func(line string) string {
+		var kept []string
+		for element := range strings.SplitSeq(groupMember.ReplaceAllString(line[strings.LastIndexByte(line, ':')+1:], "000000000000"), "/") {
+			switch word := groupWord.FindString(element); {
+			case word != "":
+				kept = append(kept, word)
+			case strings.HasPrefix(element, "000000000000"):
+				kept = append(kept, "000000000000")
+			case strings.HasSuffix(element, ".service"):
+				kept = append(kept, "some.service")
+			case element != "":
+				kept = append(kept, "some")
+			}
+		}
+		return "0::/" + strings.Join(kept, "/")
+	})
+}
+
+// groupWord matches the beginnings of the groups of containers.
+var groupWord = regexp.MustCompile(`^(kubepods|libpod|lxc|docker|crio|cri-containerd)(-0{12})?`)
+
+// linesOf keeps the lines that begin with one of the words.
+func linesOf(words ...string) class {
+	return only(func(_ *pseudonyms, text string) string {
+		return eachLine(text, func(line string) string {
+			if slices.ContainsFunc(words, func(word string) bool { return strings.HasPrefix(line, word) }) {
+				return line
+			}
+			return ""
+		})
+	})
+}
+
 // knownParameter matches parameters of the kernel that decide on interconnects:
 // their values are numbers and words.
 var knownParameter = regexp.MustCompile(`^((intel_|amd_)?iommu(\.(passthrough|strict|forcedac))?|pci|pcie_(aspm|acs_override|ports|port_pm)|pci(e_aspm|hp)?\.[a-z_]+|nvidia(_[a-z]+|-[a-z]+)?\.[A-Za-z_]+` +
@@ -117,6 +175,10 @@ func knownCommandLine(p *pseudonyms, text string) string {
 	}
 	return strings.Join(left, " ") + "\n"
 }
+
+// plainLine keeps of a line of the kernel's log what its pattern is made of: fixed
+// words, numbers, names of drivers and interfaces. The rest may be a user's.
+func plainLine(p *pseudonyms, text string) string { return p.of(kindText, kmsg.Plain(text)) }
 
 // Places in a PCI configuration space: PCI Express Base Specification, 7.9.3.
 const (

@@ -1,6 +1,7 @@
 package capture
 
 import (
+	"encoding/json"
 	"fmt"
 
 	"gdr_exporter/collector/sysread"
@@ -55,6 +56,61 @@ type netlinkOptional struct {
 type netlinkMemory struct {
 	Regions uint64 `json:"regions"`
 	Bytes   uint64 `json:"bytes"`
+
+	Owners  []netlinkOwner `json:"owners,omitzero"` // nil: not known
+	Omitted *netlinkOwner  `json:"omitted,omitempty"`
+}
+
+// netlinkContexts is nldev.Contexts in a recording. Those of earlier versions have
+// the number alone.
+type netlinkContexts struct {
+	Contexts uint64 `json:"contexts"`
+
+	Owners  []netlinkOwner `json:"owners,omitzero"` // nil: not known
+	Omitted *netlinkOwner  `json:"omitted,omitempty"`
+}
+
+// netlinkOwner is nldev.Owner in a recording.
+type netlinkOwner struct {
+	PID      int    `json:"pid,omitempty"`
+	Contexts uint64 `json:"contexts,omitempty"`
+	Regions  uint64 `json:"regions,omitempty"`
+	Bytes    uint64 `json:"bytes,omitempty"`
+}
+
+// UnmarshalJSON takes a number for one without owners.
+func (c *netlinkContexts) UnmarshalJSON(text []byte) error {
+	if err := json.Unmarshal(text, &c.Contexts); err == nil {
+		return nil
+	}
+	type plain netlinkContexts
+	return json.Unmarshal(text, (*plain)(c))
+}
+
+func fromOwners(o *nldev.Owners) (owners []netlinkOwner, omitted *netlinkOwner) {
+	if o == nil {
+		return nil, nil
+	}
+	if o.Omitted != (nldev.Owner{}) {
+		beyond := netlinkOwner(o.Omitted)
+		omitted = &beyond
+	}
+	return each(o.Processes, func(o nldev.Owner) netlinkOwner { return netlinkOwner(o) }), omitted
+}
+
+// toOwners puts them in order again: pseudonyms of ids have another one.
+func toOwners(owners []netlinkOwner, omitted *netlinkOwner) *nldev.Owners {
+	if owners == nil {
+		return nil
+	}
+	all := &nldev.Owners{}
+	for _, owner := range owners {
+		all = all.With(nldev.Owner(owner))
+	}
+	if omitted != nil {
+		all.Omitted = nldev.Owner(*omitted)
+	}
+	return all
 }
 
 func each[T, U any](all []T, convert func(T) U) []U {
@@ -152,14 +208,20 @@ func (n *recordedNetlink) Resources(device uint32) (map[string]uint64, error) {
 	return ask(n.answers, PartNetlink, aboutDevice("RES_GET", device), func() (map[string]uint64, error) { return n.Netlink.Resources(device) })
 }
 
-func (n *recordedNetlink) Contexts(device uint32) (uint64, error) {
-	return ask(n.answers, PartNetlink, aboutDevice("RES_CTX_GET", device), func() (uint64, error) { return n.Netlink.Contexts(device) })
+func (n *recordedNetlink) Contexts(device uint32) (contexts nldev.Contexts, err error) {
+	_, err = ask(n.answers, PartNetlink, aboutDevice("RES_CTX_GET", device), func() (netlinkContexts, error) {
+		contexts, err = n.Netlink.Contexts(device)
+		owners, omitted := fromOwners(contexts.Owners)
+		return netlinkContexts{contexts.Total, owners, omitted}, err
+	})
+	return contexts, err
 }
 
 func (n *recordedNetlink) Memory(device uint32) (memory nldev.Memory, err error) {
 	_, err = ask(n.answers, PartNetlink, aboutDevice("RES_MR_GET", device), func() (netlinkMemory, error) {
 		memory, err = n.Netlink.Memory(device)
-		return netlinkMemory(memory), err
+		owners, omitted := fromOwners(memory.Owners)
+		return netlinkMemory{memory.Regions, memory.Bytes, owners, omitted}, err
 	})
 	return memory, err
 }
@@ -201,11 +263,12 @@ func (n playedNetlink) Resources(device uint32) (map[string]uint64, error) {
 	return answer[map[string]uint64](n.answers, PartNetlink, aboutDevice("RES_GET", device))
 }
 
-func (n playedNetlink) Contexts(device uint32) (uint64, error) {
-	return answer[uint64](n.answers, PartNetlink, aboutDevice("RES_CTX_GET", device))
+func (n playedNetlink) Contexts(device uint32) (nldev.Contexts, error) {
+	kept, err := answer[netlinkContexts](n.answers, PartNetlink, aboutDevice("RES_CTX_GET", device))
+	return nldev.Contexts{Total: kept.Contexts, Owners: toOwners(kept.Owners, kept.Omitted)}, err
 }
 
 func (n playedNetlink) Memory(device uint32) (nldev.Memory, error) {
 	kept, err := answer[netlinkMemory](n.answers, PartNetlink, aboutDevice("RES_MR_GET", device))
-	return nldev.Memory(kept), err
+	return nldev.Memory{Regions: kept.Regions, Bytes: kept.Bytes, Owners: toOwners(kept.Owners, kept.Omitted)}, err
 }

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"unicode"
@@ -24,6 +25,7 @@ type pseudonyms struct {
 
 	mu   sync.Mutex
 	memo map[string][]byte
+	pids map[string]int
 	// replaced counts the pseudonyms given out, by kind.
 	replaced map[kind]int
 }
@@ -40,10 +42,11 @@ const (
 	kindHost kind = "host name"
 	kindText kind = "text" // with any of the above in it
 	kindPath kind = "path" // with UUIDs and host names in it
+	kindPID  kind = "process id"
 )
 
 func newPseudonyms(key []byte, hosts []string) *pseudonyms {
-	p := &pseudonyms{key: key, memo: map[string][]byte{}, replaced: map[kind]int{}}
+	p := &pseudonyms{key: key, memo: map[string][]byte{}, pids: map[string]int{}, replaced: map[kind]int{}}
 	structural := structuralWords()
 	for _, name := range hosts {
 		// One that is a word of the table ("gpu", "node") says nothing, and paths are
@@ -90,6 +93,22 @@ func (p *pseudonyms) digest(kind kind, what string) []byte {
 	sum := mac.Sum(nil)
 	p.memo[id] = sum
 	return sum
+}
+
+// pid is the pseudonym of a process id: they are counted on in the order in which
+// they are met, so that which of them are the same still shows, and nothing else. 0
+// is none.
+func (p *pseudonyms) pid(id string) string {
+	if id == "0" {
+		return id
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.pids[id] == 0 {
+		p.replaced[kindPID]++
+		p.pids[id] = p.replaced[kindPID]
+	}
+	return strconv.Itoa(p.pids[id])
 }
 
 // macOf is the pseudonym of the 6 bytes of a MAC address: one that is locally

@@ -103,6 +103,7 @@ const (
 	PartDevlink = "devlink"
 	PartNVML    = "nvml"
 	PartEvents  = "events" // the kernel's events about RDMA devices
+	PartHost    = "host"   // how the host is wired: device nodes, addresses, daemons
 )
 
 // Answer is the answer to a question that is not about a file.

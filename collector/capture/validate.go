@@ -173,7 +173,7 @@ func (a *FileAnswer) validateData(op Op) error {
 	return nil
 }
 
-var parts = []string{PartNetlink, PartNetdev, PartDevlink, PartNVML, PartEvents, PartProbe}
+var parts = []string{PartNetlink, PartNetdev, PartDevlink, PartNVML, PartEvents, PartHost, PartProbe, PartProcess, PartKernelLog}
 
 func (a *Answer) validate() error {
 	if !slices.Contains(parts, a.Part) || a.Question == "" || len(a.Question) > maxPath {

@@ -28,8 +28,9 @@ type Reading struct {
 	// Err is why the log cannot be read (no device node, no CAP_SYSLOG, a cgroup
 	// that forbids it), nil if it can.
 	Err error
-	// Since is when the reader began; Oldest is the time of the oldest record it
-	// found, zero if the log was empty: what the counts and last times cover.
+	// Since is when the reader began, zero if it never could; Oldest is the time of
+	// the oldest record it found, zero if the log was empty: what the counts and last
+	// times cover.
 	Since, Oldest time.Time
 	// Counts has the events since the reader began, by pattern: every pattern is in it.
 	Counts map[Pattern]uint64
@@ -38,7 +39,8 @@ type Reading struct {
 	Last map[Pattern]Event
 	// Recent are the newest events, at most MaxRecent, in the order of the log.
 	Recent []Event
-	// Lost counts records that were overwritten before they were read.
+	// Lost counts records that were overwritten before they were read: the kernel
+	// numbers them. Not known if the log never could be read.
 	Lost sysread.Maybe[uint64]
 }
 

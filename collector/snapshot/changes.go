@@ -38,6 +38,7 @@ const (
 	FactLost       FactKind = "lost"        // the GPU is lost
 	FactLoaded     FactKind = "loaded"      // the driver or peer memory module is loaded
 	FactMismatch   FactKind = "mismatch"    // kernel module and library are of different versions
+	FactNoLog      FactKind = "no_log"      // the kernel's log cannot be read; Device is the errno
 )
 
 // watcher tells Snapshots apart by their Facts.
@@ -69,6 +70,7 @@ func (w *watcher) look(s *Snapshot) {
 		}
 		return stuckFacts(CollectorAffinity, s.Affinity, w.hang)
 	})
+	w.collect(facts, CollectorKernelLog, s.KernelLog != nil, func(map[Fact]bool) map[Fact]bool { return kernelLogFacts(s) })
 	changes := diff(w.facts, facts)
 	w.facts = facts
 	for _, change := range changes {

@@ -3,7 +3,6 @@ package snapshot
 import (
 	"gdr_exporter/collector/host"
 	"gdr_exporter/collector/kmsg"
-	"gdr_exporter/collector/process"
 )
 
 // Collectors of further evidence.
@@ -19,9 +18,6 @@ type KernelLogPart = Part[kmsg.Reading, struct{}]
 // HostPart is the host's share of a Snapshot: one unit.
 type HostPart = Part[host.Reading, struct{}]
 
-// ProcessPart is the processes' share of a Snapshot: one unit.
-type ProcessPart = Part[process.Reading, struct{}]
-
 // only returns what the one unit of a part said, nil if it was not asked for or hangs.
 func only[T any](part *Part[T, struct{}]) *T {
 	if part == nil || len(part.Units) == 0 {
@@ -35,6 +31,3 @@ func (s *Snapshot) KernelLogState() *kmsg.Reading { return only(s.KernelLog) }
 
 // HostState returns how the host is wired, nil if it was not asked for or hangs.
 func (s *Snapshot) HostState() *host.Reading { return only(s.Host) }
-
-// ProcessState returns the processes, nil if they were not asked for or one hangs.
-func (s *Snapshot) ProcessState() *process.Reading { return only(s.Process) }

@@ -5,6 +5,9 @@ import (
 	"sync"
 	"time"
 
+	"gdr_exporter/collector/host"
+	"gdr_exporter/collector/process"
+	"gdr_exporter/collector/profile"
 	"gdr_exporter/collector/sysread"
 	"gdr_exporter/gpu"
 	"gdr_exporter/gpu/affinity"
@@ -59,6 +62,9 @@ type Snapshot struct {
 	// Process holds the processes that use GPUs and RDMA devices; nil if they were
 	// not asked for, as by default.
 	Process *ProcessPart
+	// Expected is what the node should have; nil if verdicts were not asked for, or
+	// nothing is ever expected.
+	Expected *profile.Expectation
 	// Asked are the collectors that the Snapshot was asked for.
 	Asked map[string]bool
 	// Errors are the read errors since start.
@@ -78,6 +84,10 @@ type Taker struct {
 	pci     *affinitySource
 	probe   *probeSource
 	prober  func() *prober.Status
+	host    *hostSource
+	expect  func(*profile.Facts) profile.Expectation
+	process *processSource
+	kernel  KernelLog
 }
 
 // New begins a Taker; the Builder's methods add what it reads.
@@ -150,6 +160,25 @@ func (b *Builder) Prober(status func() *prober.Status) *Builder {
 	return b
 }
 
+// Process adds the processes that use GPUs and RDMA devices. Which those are the
+// readers of RDMA and GPU say, so both are needed.
+func (b *Builder) Process(reader *process.Reader) *Builder {
+	b.taker.process = newProcessSource(&b.options, b.taker.ledger, reader)
+	return b
+}
+
+// Host adds how the host is wired.
+func (b *Builder) Host(reader *host.Reader) *Builder {
+	b.taker.host = newHostSource(&b.options, b.taker.ledger, reader)
+	return b
+}
+
+// Expect adds what the node should have. expect must return at once.
+func (b *Builder) Expect(expect func(*profile.Facts) profile.Expectation) *Builder {
+	b.taker.expect = expect
+	return b
+}
+
 // Taker returns the finished Taker.
 func (b *Builder) Taker() *Taker { return b.taker }
 
@@ -157,24 +186,26 @@ func (b *Builder) Taker() *Taker { return b.taker }
 // name. It returns by ctx's deadline at the latest, with what has been read.
 func (t *Taker) Take(ctx context.Context, wanted func(collector string) bool) *Snapshot {
 	s := &Snapshot{Taken: t.now(), Asked: map[string]bool{}}
+	// A verdict rests on everything: of a part that is missing nothing is concluded.
+	path := wanted(CollectorPath)
 	asks := func(collectors ...string) bool {
-		found := false
+		found := path
 		for _, name := range collectors {
 			s.Asked[name] = wanted(name)
 			found = found || s.Asked[name]
 		}
 		return found
 	}
-	var reading sync.WaitGroup
+	var reading, uses sync.WaitGroup // uses: of what says which processes there are
 	rdma := asks(CollectorRDMA)
 	if t.rdma != nil && rdma {
-		reading.Go(func() { s.RDMA = t.rdma.part(ctx) })
+		uses.Go(func() { s.RDMA = t.rdma.part(ctx) })
 	}
 	if t.devlink != nil && rdma {
 		reading.Go(func() { s.Devlink = t.devlink.part(ctx) })
 	}
 	if nvml := asks(CollectorGPU, CollectorNVLink, CollectorFabric); t.gpu != nil && nvml {
-		reading.Go(func() { s.GPU = t.gpu.part(ctx) })
+		uses.Go(func() { s.GPU = t.gpu.part(ctx) })
 	}
 	if files := asks(CollectorDriver, CollectorPeermem, CollectorGPU); t.driver != nil && files {
 		reading.Go(func() { s.Driver = t.driver.part(ctx) })
@@ -187,8 +218,27 @@ func (t *Taker) Take(ctx context.Context, wanted func(collector string) bool) *S
 	if t.probe != nil && probe {
 		reading.Go(func() { s.Probe = t.probe.part(ctx) })
 	}
+	if processes := asks(CollectorProcess); t.process != nil && processes {
+		reading.Go(func() {
+			uses.Wait()
+			s.Process = t.process.part(ctx, s.RDMA, s.GPU)
+		})
+	}
+	s.Asked[CollectorPath] = path
+	if t.host != nil && path {
+		reading.Go(func() { s.Host = t.host.part(ctx) })
+	}
+	if log := asks(CollectorKernelLog); t.kernel != nil && log {
+		s.KernelLog = t.readKernelLog()
+	}
 	reading.Wait()
+	uses.Wait()
 	s.joinC2C()
+	if t.expect != nil && path {
+		facts := s.ProfileFacts()
+		expected := t.expect(&facts)
+		s.Expected = &expected
+	}
 	t.watcher.look(s)
 	s.Errors = t.ledger.Counts()
 	if t.taken != nil {
@@ -227,5 +277,14 @@ func (t *Taker) Close() {
 	}
 	if t.probe != nil {
 		t.probe.close()
+	}
+	if t.host != nil {
+		t.host.close()
+	}
+	if t.process != nil {
+		t.process.close()
+	}
+	if t.kernel != nil {
+		t.kernel.Close()
 	}
 }

@@ -51,6 +51,15 @@ func (s *Snapshot) Status() []Status {
 	if s.Probe != nil {
 		all = append(all, s.Probe.status(CollectorProbe))
 	}
+	if s.Process != nil {
+		// Of the processes only those that hang are named.
+		status := s.Process.status(CollectorProcess)
+		status.Devices = slices.DeleteFunc(status.Devices, func(d DeviceStatus) bool { return d.StuckFor == 0 })
+		all = append(all, status)
+	}
+	if s.Host != nil {
+		all = append(all, s.Host.status(CollectorPath))
+	}
 	return all
 }
 

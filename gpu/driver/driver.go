@@ -85,8 +85,12 @@ type Reading struct {
 	// MemoryPeers are the clients registered with an RDMA stack that shows them.
 	MemoryPeers MemoryPeers
 	// DMABufs are the buffers that the driver has exported and that are not freed
-	// (/sys/kernel/debug/dma_buf/bufinfo), as of the last time that it was read.
-	DMABufs sysread.Maybe[[]DMABuf]
+	// (/sys/kernel/debug/dma_buf/bufinfo), as of DMABufsRead: it is read at most once a
+	// minute. They are not known without root or debugfs, DMABufsErr says why then;
+	// both are nil where no driver is loaded.
+	DMABufs     sysread.Maybe[[]DMABuf]
+	DMABufsRead time.Time
+	DMABufsErr  error
 	// Markers tells of each of [Markers] whether the file exists.
 	Markers map[Marker]sysread.Maybe[bool]
 }
@@ -113,6 +117,8 @@ type Reader struct {
 	// seen identifies the loaded modules that slow was read with.
 	seen string
 	deps map[string]depFile
+	// buffers is what is known of dma-bufs.
+	buffers bufferList
 }
 
 // NewReader returns a reader; nothing is opened yet.
@@ -169,6 +175,7 @@ func (r *Reader) Read(now time.Time) (Reading, []sysread.ReadError) {
 		r.slow = p.readSlow(&reading)
 	}
 	r.slow.complete(&reading)
+	p.dmaBufs(&reading)
 	return reading, p.errs
 }
 

@@ -187,21 +187,17 @@ func (c *Conn) Resources(device uint32) (map[string]uint64, error) {
 // caller's pid namespace and by the kernel (RES_MR_GET). It asks no hardware on
 // mlx5.
 func (c *Conn) Memory(device uint32) (Memory, error) {
-	var memory Memory
+	memory := Memory{Owners: &Owners{}}
 	err := c.request(cmdResMRGet, true, []netlink.Attribute{index(device)}, memory.add)
 	return memory, err
 }
 
 // Contexts returns how many times processes of the caller's pid namespace have
 // the device open (RES_CTX_GET).
-func (c *Conn) Contexts(device uint32) (uint64, error) {
-	var total uint64
-	err := c.request(cmdResCtxGet, true, []netlink.Attribute{index(device)}, func(data []byte) error {
-		n, err := countContexts(data)
-		total += n
-		return err
-	})
-	return total, err
+func (c *Conn) Contexts(device uint32) (Contexts, error) {
+	contexts := Contexts{Owners: &Owners{}}
+	err := c.request(cmdResCtxGet, true, []netlink.Attribute{index(device)}, contexts.add)
+	return contexts, err
 }
 
 // System is what SYS_GET says of the RDMA subsystem.

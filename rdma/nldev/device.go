@@ -168,39 +168,6 @@ func decodeSummary(data []byte) (map[string]uint64, error) {
 	return counts, err
 }
 
-// Owner is a process that holds objects of a device.
-type Owner struct {
-	PID      int    // RDMA_NLDEV_ATTR_RES_PID
-	Contexts uint64 // times it has the device open (RES_CTX_GET)
-	Regions  uint64 // memory regions (RES_MR_GET)
-	Bytes    uint64 // their sum (RDMA_NLDEV_ATTR_RES_MRLEN)
-}
-
-// Memory is the memory that is registered with a device.
-type Memory struct {
-	Regions uint64
-	Bytes   uint64
-}
-
-func (m *Memory) add(data []byte) error {
-	return table(data, attrResMR, attrResMREntry, func(entry []byte) error {
-		m.Regions++
-		return attributes(entry, func(kind uint16, value []byte) {
-			if n, ok := nlattr.Number(value); ok && kind == attrResMRLen {
-				m.Bytes += n
-			}
-		})
-	})
-}
-
-func countContexts(data []byte) (n uint64, err error) {
-	err = table(data, attrResCtx, attrResCtxEntry, func([]byte) error {
-		n++
-		return nil
-	})
-	return n, err
-}
-
 // table calls f with the content of each entry of the table of that kind.
 func table(data []byte, kind, entry uint16, f func(content []byte) error) error {
 	return nested(data, kind, func(content []byte) error { return nested(content, entry, f) })

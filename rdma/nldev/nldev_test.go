@@ -171,7 +171,11 @@ func FuzzDecode(f *testing.F) {
 		_, _ = decodeSummary(data)
 		var memory Memory
 		_ = memory.add(data)
-		_, _ = countContexts(data)
+		var contexts Contexts
+		_ = contexts.add(data)
+		if joined := memory.Owners.Join(contexts.Owners); uint64(len(joined.Processes)) > memory.Regions+contexts.Total {
+			t.Errorf("%d owners of %d objects", len(joined.Processes), memory.Regions+contexts.Total)
+		}
 		_, _ = decodeEvent(netlink.Message{Header: netlink.Header{Type: 5<<10 | 28}, Data: data})
 	})
 }

@@ -51,6 +51,7 @@ const (
 	attrResSummaryEntry  = 16 // nested
 	attrResSummaryName   = 17 // string
 	attrResSummaryCurr   = 18 // u64
+	attrResPID           = 28 // u32, in the reader's pid namespace; absent for the kernel's own objects and for processes that it does not have
 	attrResMR            = 40 // nested
 	attrResMREntry       = 41 // nested
 	attrResMRLen         = 45 // u64

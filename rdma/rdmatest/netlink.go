@@ -25,6 +25,7 @@ type Netlink struct {
 	fail     map[string]syscall.Errno // by command, "STAT_GET"
 	mangle   func(command string, data []byte) []byte
 	requests map[string]int
+	owners   map[string][]nldev.Owner // by device; one that is not in it has some of nobody
 	hang     chan struct{}
 	down     error
 }
@@ -186,11 +187,68 @@ func (n *Netlink) data(command string, device, port int) [][]byte {
 	case "RES_GET":
 		return [][]byte{attrs(nest(15, nest(16, str(17, "qp"), u64(18, 7)), nest(16, str(17, "mr"), u64(18, 3))))}
 	case "RES_MR_GET":
+		if owners := n.owned(device); owners != nil {
+			return regions(owners)
+		}
 		return [][]byte{attrs(nest(40, nest(41, u64(45, 4096)), nest(41, u64(45, 1<<20)))), attrs(nest(40, nest(41, u64(45, 10))))}
 	case "RES_CTX_GET":
+		if owners := n.owned(device); owners != nil {
+			return contexts(owners)
+		}
 		return [][]byte{attrs(nest(86, nest(87, u32(64, 1)), nest(87, u32(64, 2))))}
 	}
 	return nil
+}
+
+// Own has processes hold a device, in the place of what it has otherwise: each owner's contexts, and its regions, the first of which has all
+// the bytes. What has id 0 is the kernel's own.
+func (n *Netlink) Own(device string, owners ...nldev.Owner) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.owners == nil {
+		n.owners = map[string][]nldev.Owner{}
+	}
+	n.owners[device] = append([]nldev.Owner{}, owners...)
+}
+
+func (n *Netlink) owned(device int) []nldev.Owner {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.owners[n.tree.List("sys/class/infiniband")[device]]
+}
+
+// whose says of an object which process made it, or that the kernel did.
+func whose(pid int) netlink.Attribute {
+	if pid == 0 {
+		return str(29, "nvme_rdma")
+	}
+	return u32(28, uint32(pid))
+}
+
+func regions(owners []nldev.Owner) (messages [][]byte) {
+	for _, owner := range owners {
+		var entries []netlink.Attribute
+		for i := range owner.Regions {
+			entry := []netlink.Attribute{u64(45, 0), u32(43, 1), whose(owner.PID)}
+			if i == 0 {
+				entry[0] = u64(45, owner.Bytes)
+			}
+			entries = append(entries, nest(41, entry...))
+		}
+		messages = append(messages, attrs(nest(40, entries...)))
+	}
+	return messages
+}
+
+func contexts(owners []nldev.Owner) (messages [][]byte) {
+	for _, owner := range owners {
+		var entries []netlink.Attribute
+		for range owner.Contexts {
+			entries = append(entries, nest(87, u32(64, 1), whose(owner.PID)))
+		}
+		messages = append(messages, attrs(nest(86, entries...)))
+	}
+	return messages
 }
 
 func (n *Netlink) device(index int, name string) []byte {
