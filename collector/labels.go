@@ -1,6 +1,7 @@
 package collector
 
 import (
+	"encoding/binary"
 	"sort"
 	"sync"
 
@@ -10,9 +11,16 @@ import (
 // labels are label pairs in the order of their names; samples share them.
 type labels []*dto.LabelPair
 
-// pairs makes labels of names and values in turn. Values are made printable: a
-// driver may put anything into a text.
-func pairs(namesAndValues ...string) labels {
+// pairs returns labels of names and values in turn. Values are made printable: a
+// driver may put anything into a text. They are kept from scrape to scrape, for
+// most are the same each time.
+func pairs(namesAndValues ...string) labels { return kept.pairs(namesAndValues) }
+
+// with returns the labels, which must come from pairs or with, and one more.
+func (l labels) with(name, value string) labels { return kept.with(l, name, value) }
+
+// makePairs makes labels of names and values in turn.
+func makePairs(namesAndValues []string) labels {
 	n := len(namesAndValues) / 2
 	l := make(labels, n)
 	room := make([]dto.LabelPair, n)
@@ -26,9 +34,9 @@ func pairs(namesAndValues ...string) labels {
 	return l
 }
 
-// with returns the labels and one more.
-func (l labels) with(name, value string) labels {
-	added := pairs(name, value)[0]
+// and returns the labels and one more.
+func (l labels) and(name, value string) labels {
+	added := makePairs([]string{name, value})[0]
 	all := make(labels, 0, len(l)+1)
 	i := 0
 	for ; i < len(l) && l[i].GetName() < name; i++ {
@@ -36,6 +44,70 @@ func (l labels) with(name, value string) labels {
 	}
 	all = append(all, added)
 	return append(all, l[i:]...)
+}
+
+// kept are the labels of all views.
+var kept keptLabels
+
+// keptLabels keeps labels by what they say, so that a series has the same ones
+// each time: making those of a GPU's facts anew costs more than all else about it.
+// Of what changes all the time it keeps no more than maxKeptLabels.
+type keptLabels struct {
+	mu   sync.Mutex
+	all  map[string]labels
+	more map[keptKey]labels
+}
+
+// keptKey is a set and one more label. A set is known by its array: others may
+// begin with the same label.
+type keptKey struct {
+	base        **dto.LabelPair
+	name, value string
+}
+
+// maxKeptLabels bounds keptLabels; past it they start afresh. A node with eight
+// GPUs and NICs has some 800.
+const maxKeptLabels = 1 << 13
+
+func (k *keptLabels) pairs(namesAndValues []string) labels {
+	var room [512]byte
+	key := room[:0]
+	for _, text := range namesAndValues {
+		key = binary.AppendUvarint(key, uint64(len(text)))
+		key = append(key, text...)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if l, found := k.all[string(key)]; found {
+		return l
+	}
+	l := makePairs(namesAndValues)
+	k.room()
+	k.all[string(key)] = l
+	return l
+}
+
+func (k *keptLabels) with(base labels, name, value string) labels {
+	if len(base) == 0 {
+		return k.pairs([]string{name, value})
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	key := keptKey{&base[0], name, value}
+	if l, found := k.more[key]; found {
+		return l
+	}
+	l := base.and(name, value)
+	k.room()
+	k.more[key] = l
+	return l
+}
+
+// room makes room for one more.
+func (k *keptLabels) room() {
+	if k.all == nil || len(k.all)+len(k.more) >= maxKeptLabels {
+		k.all, k.more = map[string]labels{}, map[keptKey]labels{}
+	}
 }
 
 // maxCachedLabels bounds a labelCache; past it the cache starts afresh.
@@ -64,9 +136,9 @@ func (c *labelCache) of(device, port string) labels {
 	if c.bases == nil || len(c.bases)+len(c.more) > maxCachedLabels {
 		c.bases, c.more = map[[2]string]labels{}, map[labelKey]labels{}
 	}
-	l := pairs("device", device)
+	l := makePairs([]string{"device", device})
 	if port != "" {
-		l = pairs("device", device, "port", port)
+		l = makePairs([]string{"device", device, "port", port})
 	}
 	c.bases[key] = l
 	return l
@@ -81,7 +153,7 @@ func (c *labelCache) with2(base labels, name, value, name2, value2 string) label
 	if l, found := c.more[key]; found {
 		return l
 	}
-	l := base.with(name, value).with(name2, value2)
+	l := base.and(name, value).and(name2, value2)
 	if len(c.more) < maxCachedLabels {
 		c.more[key] = l
 	}
@@ -96,7 +168,7 @@ func (c *labelCache) with(base labels, name, value string) labels {
 	if l, found := c.more[key]; found {
 		return l
 	}
-	l := base.with(name, value)
+	l := base.and(name, value)
 	if len(c.more) < maxCachedLabels {
 		c.more[key] = l
 	}
