@@ -85,7 +85,7 @@ soak: build ## long shows: 10,000 scrapes, the survival table, fuzzing
 	$(MAKE) fuzz FUZZTIME=1m
 
 FUZZTIME ?= 30s
-fuzz: go ## fuzz every parser, FUZZTIME (30s) each, one after the other
+fuzz: go ## fuzz every parser, FUZZTIME (30s) each, as many at a time as there are processors
 	@.ci/install $(BUILD_PACKAGES)
 	@.ci/fuzz $(FUZZTIME)
 

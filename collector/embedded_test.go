@@ -224,7 +224,7 @@ var shown = map[string]map[int][]string{
 		`gdr_probe_withdrawn_info{device="mlx5_0",gpu_address="0000:18:00.0",reason="driver_changed"} 1`,
 	}},
 	"busy-node": {0: {`gdr_gpu_compute_processes{gpu_address="0000:18:00.0"} 1`, `gdr_probe_skipped{device="mlx5_0",gpu_address="0000:18:00.0",reason="nic_busy"} 1`}},
-	"nic-gone":  {90: {`gdr_rdma_devices 7`, `gdr_probe_withdrawn_info{device="mlx5_3",gpu_address="0000:3a:00.0",reason="nic_gone"} 1`}},
+	"nic-gone":  {90: {`gdr_rdma_devices 7`, `gdr_probe_withdrawn_info{device="mlx5_3",gpu_address="0000:3b:00.0",reason="nic_gone"} 1`}},
 }
 
 // faultless are the captures of hosts on which nothing is wrong.
