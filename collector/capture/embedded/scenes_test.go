@@ -31,8 +31,9 @@ const healthy = "h100-8x8"
 var scenes = map[string]scene{
 	healthy:     {"", func(t *testing.T) *capture.Recording { return h100Node(t, "", nil) }},
 	"b200-8x8":  {healthy, b200Node},
-	"h200-2":    {"", h200Node},
-	"soft-roce": {"", softRoCE},
+	"h200-1":    {"", asRecorded("h200-1", "A virtual machine with one H200 and no RDMA device, recorded on real hardware (driver 580.159.04, open kernel modules). Identifiers were replaced when it was recorded.")},
+	"h200-2":    {"", asRecorded("h200-2", "A virtual machine with two H200, 18 NVLinks between them, and no RDMA device, recorded on real hardware (driver 580.159.04, open kernel modules). Identifiers were replaced when it was recorded.")},
+	"soft-roce": {"", asRecorded("soft-roce", "Two soft-RoCE devices (rdma_rxe on veth), recorded in a virtual machine while RDMA writes went over the first one. Addresses and GUIDs were replaced when it was recorded.")},
 
 	"h100-8x8-demo":      {healthy, demo},
 	"gdr-lost":           {healthy, gdrLost},
@@ -79,32 +80,29 @@ func b200Node(t *testing.T) *capture.Recording {
 	return n.recording(t)
 }
 
-func h200Node(t *testing.T) *capture.Recording {
-	n := recordedVM(t)
-	n.about = "A virtual machine with two H200 and no RDMA device, recorded on real hardware (driver 580.159.04): its GPUs, PCIe functions and driver. Identifiers were replaced when it was recorded."
-	return n.recording(t)
-}
-
-// softRoCE is as it was recorded by "gdr_exporter capture" in a test kernel:
+// asRecorded is a capture that "gdr_exporter capture" wrote on a host that there
+// was: soft-roce in a test kernel, the others beside real GPUs.
 //
 //	vmtest --devices 2 --share DIR -- gdr_exporter capture -o DIR/soft-roce.txt.gz
-//	go test ./collector/capture/embedded -update -soft-roce DIR/soft-roce.txt.gz
-func softRoCE(t *testing.T) *capture.Recording {
-	from := *softRoCEFile
-	if from == "" {
-		from = fileOf("soft-roce")
+//	go test ./collector/capture/embedded -update -recorded soft-roce=DIR/soft-roce.txt.gz
+func asRecorded(name, about string) func(*testing.T) *capture.Recording {
+	return func(t *testing.T) *capture.Recording {
+		from := fileOf(name)
+		if of, file, is := strings.Cut(*recordedFrom, "="); is && of == name {
+			from = file
+		}
+		file, err := os.Open(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		recording, err := capture.Read(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		recording.Header.About = about
+		return recording
 	}
-	file, err := os.Open(from)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	recording, err := capture.Read(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	recording.Header.About = "Two soft-RoCE devices (rdma_rxe on veth), recorded in a virtual machine while RDMA writes went over the first one. Addresses and GUIDs were replaced when it was recorded."
-	return recording
 }
 
 // gdrLost: the pair of the first GPU and NIC.
