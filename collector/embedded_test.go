@@ -25,7 +25,7 @@ import (
 
 // wholeGoldens are the embedded captures whose pages are kept whole. Of the others
 // it is kept in which lines their pages differ from the first one's.
-var wholeGoldens = []string{"h100-8x8", "b200-8x8", "h200-2", "soft-roce"}
+var wholeGoldens = []string{"h100-8x8", "b200-8x8", "h200-1", "h200-2", "soft-roce"}
 
 // laterPages are the seconds at which a capture's page is kept beside that of the
 // beginning, as what differs from that.
@@ -193,7 +193,7 @@ func TestEmbeddedGolden(t *testing.T) {
 // shown says what each page of a capture has that the healthy one's has not, by
 // seconds.
 var shown = map[string]map[int][]string{
-	"h100-8x8": {}, "b200-8x8": {}, "h200-2": {}, "soft-roce": {},
+	"h100-8x8": {}, "b200-8x8": {}, "h200-1": {}, "h200-2": {}, "soft-roce": {},
 	"h100-8x8-demo": {125: {
 		`gdr_probe_unconfirmed{device="mlx5_0",gpu_address="0000:18:00.0"} 1`,
 		`gdr_probe_withdrawn_info{device="mlx5_0",gpu_address="0000:18:00.0",reason="failed"} 1`,
@@ -231,7 +231,7 @@ var shown = map[string]map[int][]string{
 		`gdr_probe_withdrawn_info{device="mlx5_0",gpu_address="0000:18:00.0",reason="driver_changed"} 1`,
 	}},
 	"busy-node": {0: {`gdr_gpu_compute_processes{gpu_address="0000:18:00.0"} 1`, `gdr_probe_skipped{device="mlx5_0",gpu_address="0000:18:00.0",reason="nic_busy"} 1`}},
-	"nic-gone":  {90: {`gdr_finding{address="",device="mlx5_3",gpu_address="",port="",rule="nic_missing",severity="warning"} 1`, `gdr_rdma_devices 7`, `gdr_probe_withdrawn_info{device="mlx5_3",gpu_address="0000:3a:00.0",reason="nic_gone"} 1`}},
+	"nic-gone":  {90: {`gdr_finding{address="",device="mlx5_3",gpu_address="",port="",rule="nic_missing",severity="warning"} 1`, `gdr_rdma_devices 7`, `gdr_probe_withdrawn_info{device="mlx5_3",gpu_address="0000:3b:00.0",reason="nic_gone"} 1`}},
 }
 
 // faultless are the captures of hosts on which nothing is wrong.
@@ -256,7 +256,7 @@ func checkShown(t *testing.T, name, healthy string, pages map[int]string) {
 		for _, page := range pages {
 			checkFaultless(t, page)
 			gpus, ports := strings.Count(page, "\ngdr_gpu_info{"), strings.Count(page, "\ngdr_rdma_port_state_id{")
-			want, small := map[string][2]int{"h200-2": {2, 0}, "soft-roce": {0, 2}}[name]
+			want, small := map[string][2]int{"h200-1": {1, 0}, "h200-2": {2, 0}, "soft-roce": {0, 2}}[name]
 			if !small {
 				want = [2]int{8, 8}
 			}

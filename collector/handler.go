@@ -196,7 +196,7 @@ func scrapeDeadline(header string, most time.Duration) time.Duration {
 		return most
 	}
 	timeout := time.Duration(seconds * float64(time.Second))
-	return max(timeout-timeoutMargin, timeout/2)
+	return min(most, max(timeout-timeoutMargin, timeout/2))
 }
 
 // gather returns the metrics of one scrape, and what to call once they are not

@@ -193,6 +193,7 @@ func answerMutations(answers []capture.Answer, i int) []mutation {
 		for kind, text := range answerGarbage {
 			add(kind, capture.Value{JSON: json.RawMessage(text)})
 		}
+		add(kindHang, capture.Value{Hang: true})
 	default:
 		for _, errno := range slices.Concat(survivalErrnos, []string{"ENOENT", "EPERM", "EBUSY", "EMSGSIZE", "invalid"}) {
 			add(errno, capture.Value{Errno: errno})

@@ -34,17 +34,24 @@ func ownersOf(r *capture.Recording, healthy samples) *owners {
 // value, and those of families.
 type scope struct {
 	names    map[string]bool
-	families *regexp.Regexp // nil: none
+	families []*regexp.Regexp
 }
 
 // treeFamilies are what the list of PCIe functions is needed for.
-var treeFamilies = regexp.MustCompile(`^gdr_(affinity|pcie|gpus|gpu)`)
+// The role in gdr_rdma_device_info is unknown without it.
+var treeFamilies = regexp.MustCompile(`^gdr_(affinity|pcie|gpus|gpu|rdma_device_info)`)
 
-// stuck adds the tree's families if listing it hangs: what it reads then is what
-// the kernel itself knows of functions, which asks neither driver nor device.
-func (s *scope) stuck(page samples) {
-	if page[series("gdr_scrape_collector_success", pairs("collector", "affinity"))] == 0 && s.families == nil {
-		s.families = treeFamilies
+// kernelOnly are the places that listing the tree reads. What is there the kernel
+// itself knows: a link's target, or a number that it took down when it found the
+// function or made the group. Neither driver nor device is asked, so these do not
+// hang with one; and a worker for each would be one per function of the host.
+var kernelOnly = regexp.MustCompile(`^/sys/(bus/pci/devices|class/infiniband|class/net)/[^/]+$|^/sys/(bus/pci/devices|class/iommu|class/infiniband)$|` +
+	`/[0-9a-f]{4}:[0-9a-f:]{5}\.[0-7]/(driver|physfn|iommu_group|class|vendor|device|numa_node|local_cpulist|infiniband_verbs(/[^/]+/ibdev)?)$|^/sys/kernel/iommu_groups/\d+/type$`)
+
+// stuck adds the tree's families if listing it hangs.
+func (s *scope) stuck(m *mutation, page samples) {
+	if m.kind == kindHang && kernelOnly.MatchString(m.at) && page[series("gdr_scrape_collector_success", pairs("collector", "affinity"))] == 0 {
+		s.families = append(s.families, treeFamilies)
 	}
 }
 
@@ -52,7 +59,7 @@ var labelValue = regexp.MustCompile(`="((?:[^"\\]|\\.)*)"`)
 
 func (s *scope) covers(key string) bool {
 	name, _, _ := strings.Cut(key, ",")
-	if s.families != nil && s.families.MatchString(name) {
+	if slices.ContainsFunc(s.families, func(families *regexp.Regexp) bool { return families.MatchString(name) }) {
 		return true
 	}
 	for _, match := range labelValue.FindAllStringSubmatch(key, -1) {
@@ -65,14 +72,17 @@ func (s *scope) covers(key string) bool {
 
 var pciFunction = regexp.MustCompile(`^[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
 
+// isGPU are the files that tell that a function is a GPU, which are counted.
+var isGPU = regexp.MustCompile(`/[0-9a-f]{4}:[0-9a-f:]{5}\.[0-7]/(class|vendor|driver)$`)
+
 // of returns the scope of a place.
 func (o *owners) of(m *mutation) *scope {
 	s, at := &scope{names: map[string]bool{}}, m.at
-	if strings.HasPrefix(at, "nvml device") || strings.HasPrefix(at, "/sys/bus/pci/devices/") {
-		s.families = regexp.MustCompile(`^gdr_gpus$`)
+	if strings.HasPrefix(at, "nvml device") || strings.HasPrefix(at, "/sys/bus/pci/devices/") || isGPU.MatchString(at) {
+		s.families = append(s.families, regexp.MustCompile(`^gdr_gpus$`))
 	}
-	if strings.HasPrefix(at, "nvml ") && endsNVML[m.kind] {
-		s.families = regexp.MustCompile(`^gdr_(gpu|nvlink|fabric)`) // and gdr_gpu_nvml_state tells
+	if m.endsNVML() {
+		s.families = append(s.families, regexp.MustCompile(`^gdr_(gpu|nvlink|fabric)`)) // and gdr_gpu_nvml_state tells
 		return s
 	}
 	if m.kind == kindStrange {
@@ -82,7 +92,7 @@ func (o *owners) of(m *mutation) *scope {
 	}
 	for _, shared := range sharedPlaces {
 		if shared.at.MatchString(at) {
-			s.families = shared.families
+			s.families = append(s.families, shared.families)
 		}
 	}
 	if !strings.HasPrefix(at, "/") {
@@ -126,8 +136,11 @@ func (o *owners) addPath(s *scope, at string) {
 	}
 }
 
-// endsNVML are answers after which NVML as a whole has to be started again.
-var endsNVML = map[string]bool{"UNINITIALIZED": true, "LIB_RM_VERSION_MISMATCH": true}
+// endsNVML reports whether after a mutation NVML as a whole has to be started
+// again, or, since all its calls are made one after the other, waited for.
+func (m *mutation) endsNVML() bool {
+	return strings.HasPrefix(m.at, "nvml ") && slices.Contains([]string{"UNINITIALIZED", "LIB_RM_VERSION_MISMATCH", kindHang}, m.kind)
+}
 
 // addQuestion adds what a question is about: a device by its number or by its
 // interface.
@@ -176,14 +189,19 @@ func (o *owners) gpu(number string) string {
 // say something of.
 var sharedPlaces = []struct{ at, families *regexp.Regexp }{
 	{regexp.MustCompile(`^/(sys|proc|sys/class|sys/bus|sys/bus/pci|sys/devices)$`), regexp.MustCompile(`.`)},
-	{regexp.MustCompile(`^/sys/class/infiniband$|^/sys/bus/pci/devices$`), regexp.MustCompile(`^gdr_(rdma|affinity|pcie|gpus)`)},
+	{regexp.MustCompile(`^/sys/class/infiniband$|^/sys/bus/pci/devices$`), regexp.MustCompile(`^gdr_(rdma|affinity|pcie|gpus|gpu_info)`)},
+	{regexp.MustCompile(`^/sys/class/iommu$`), regexp.MustCompile(`^gdr_affinity_iommu_units$`)},
+	{regexp.MustCompile(`^/sys/kernel/iommu_groups/`), regexp.MustCompile(`^gdr_(affinity_path_info|pcie_function_info)$`)}, // of all functions in the group
 	{regexp.MustCompile(`^/(proc|lib|usr|sys/module|sys/kernel)(/|$)`), regexp.MustCompile(`^gdr_(driver|peermem|gpus|gpu_nvml)`)},
 	{regexp.MustCompile(`/libnvidia-ml\.so[^/]*$|^/proc(/driver(/nvidia(/version)?)?)?$|^/usr(/lib(/[^/]+)?)?$`), regexp.MustCompile(`^gdr_(driver|gpu|gpus|nvlink|fabric)`)},
-	{regexp.MustCompile(`^netlink (GET|dial)$`), regexp.MustCompile(`^gdr_rdma_(netlink_up|device_|port_)`)}, // the recording has no answers of the other way
+	{regexp.MustCompile(`^netlink (GET|dial)$`), regexp.MustCompile(`^gdr_rdma_(netlink_up|class_present|device|port_)`)}, // the recording has no answers of the other way
 	{regexp.MustCompile(`^devlink `), regexp.MustCompile(`^gdr_rdma_(devlink|device_health)`)},
 	{regexp.MustCompile(`^nvml (open|symbol|[A-Z])`), regexp.MustCompile(`^gdr_(driver|gpu|nvlink|fabric)`)},
 	{regexp.MustCompile(`^/sys/class/infiniband/|/infiniband/[^/]+$|/[0-9a-f:]{10}\.[0-7]$`), regexp.MustCompile(`^gdr_rdma_devices$`)},
 }
+
+// notSeen are the kinds of mutation after which there is nothing.
+var notSeen = regexp.MustCompile(`^(absent|an empty directory|dangling)$`)
 
 // silent are the losses that nothing counts, and why that is right.
 var silent = []struct {
@@ -192,35 +210,45 @@ var silent = []struct {
 }{
 	{
 		regexp.MustCompile(`^/sys$|^/sys/class/infiniband(/[^/]+)?$|^/sys/bus/pci/devices(/[^/]+)?$|/[0-9a-f]{4}:[0-9a-f:]{5}\.[0-7]$|/infiniband/[^/]+$`),
-		regexp.MustCompile(`^(absent|an empty directory|a file|dangling|ENODEV)$`), "the class or the device is not there",
+		notSeen, "the class or the device is not there",
+	}, {
+		regexp.MustCompile(`^/sys/(class/infiniband|bus/pci/devices)/[^/]+$`), regexp.MustCompile(`^a file$`), "classes list files too, which are no devices",
+	}, {
+		regexp.MustCompile(`^/sys/class/iommu$`), notSeen, "no IOMMU",
+	}, {
+		regexp.MustCompile(`^/sys/class/iommu$`), regexp.MustCompile(`^strange names$`), "IOMMUs have any names, and are only counted",
+	}, {
+		regexp.MustCompile(`/config$`), regexp.MustCompile(`^very long$`), "the registers of a configuration space have no form",
 	}, {
 		regexp.MustCompile(`/(counters|hw_counters)(/[^/]+)?$`), regexp.MustCompile(`^(absent|an empty directory)$`),
 		"drivers differ in what they count (cases 18, 19)",
 	}, {
-		regexp.MustCompile(`/(fw_ver|board_id|hca_type|node_type|node_guid|sys_image_guid|link_layer|lid|sm_lid|gids/0)$`), noText,
-		"what is absent or empty is an empty label, or no series (case 20)",
+		regexp.MustCompile(`/(fw_ver|board_id|hca_type|node_type|node_guid|sys_image_guid|lid|sm_lid|gids/0)$`), regexp.MustCompile(`^absent$`),
+		"drivers differ in what they say of a device (case 20)",
 	}, {
-		regexp.MustCompile(`/(fw_ver|board_id|hca_type|node_type|link_layer|gid_attrs/types/\d+)$`), anyText,
-		"text without a form is shown as it is",
+		regexp.MustCompile(`/(fw_ver|board_id|hca_type)$`), regexp.MustCompile(`^(empty|whitespace|negative|huge|binary)$`),
+		"text without a form is shown as it is, and may be empty (case 20)",
 	}, {
-		regexp.MustCompile(`/gid_attrs/types/\d+$`), regexp.MustCompile(`^(absent|empty|whitespace|EINVAL)$`), "an empty slot (case 38), or the table's end",
+		regexp.MustCompile(`/gid_attrs/types/\d+$`), regexp.MustCompile(`^(absent|EINVAL|empty|whitespace)$`), "the table's end, or an empty slot (case 38)",
 	}, {
-		regexp.MustCompile(`/(driver|iommu_group)$|^/sys/class/infiniband/[^/]+$`), regexp.MustCompile(`.`), "a link asks no driver: it is there or not",
+		regexp.MustCompile(`/(driver|iommu_group)$`), regexp.MustCompile(`^(absent|dangling)$`), "no driver, no IOMMU; else the link's target is its text",
 	}, {
-		regexp.MustCompile(`/infiniband/[^/]+/device$`), regexp.MustCompile(`^(absent|a file)$`), "a device without a parent, as software devices are (case 11)",
+		regexp.MustCompile(`/infiniband/[^/]+/device$`), regexp.MustCompile(`^absent$`), "a device without a parent, as software devices are (case 11)",
 	}, {
-		regexp.MustCompile(`^/sys/class/net/[^/]+$|/net(/[^/]+)?$`), regexp.MustCompile(`^(absent|an empty directory|a file)$`), "no network interface, or moved to a container (case 29)",
+		regexp.MustCompile(`^/sys/class/net/[^/]+$|/net(/[^/]+(/device)?)?$`), notSeen, "no network interface, or moved to a container (case 29)",
 	}, {
-		regexp.MustCompile(`/net/[^/]+/(carrier_changes|dev_port|type)$`), regexp.MustCompile(`^(absent|ENODEV)$`), "an interface goes at any time",
+		regexp.MustCompile(`^/sys/class/net/[^/]+$|/net/[^/]+(/device)?$`), regexp.MustCompile(`^a file$`), "classes list files too, which are no interfaces",
 	}, {
-		regexp.MustCompile(`/(aer_dev_[a-z]+|(current|max)_link_(speed|width)|vendor|device|numa_node|power_state)$`), regexp.MustCompile(`^absent$`),
+		regexp.MustCompile(`/net/[^/]+/(carrier_changes|dev_port|type|address|ifindex|mtu|device)$`), regexp.MustCompile(`^absent$`), "an interface goes at any time",
+	}, {
+		regexp.MustCompile(`/(aer_dev_[a-z]+|(current|max)_link_(speed|width)|config|numa_node|power_state|iommu_groups/\d+/type|local_cpulist)$`), regexp.MustCompile(`^absent$`),
 		"functions differ in what they have, and so do kernels",
+	}, {
+		regexp.MustCompile(`/(class|vendor|device)$`), regexp.MustCompile(`^absent$`), "the kernel takes these away first when a function goes",
 	}, {
 		regexp.MustCompile(`/(numa_node|refcnt)$`), regexp.MustCompile(`^negative$`), "-1 is the kernel's word for no node, and for a module that is not unloaded",
 	}, {
-		regexp.MustCompile(`/(numa_node|vendor|device)$`), regexp.MustCompile(`^ENODEV$`), "what the kernel itself knows of a function: it answers so while it takes that away",
-	}, {
-		regexp.MustCompile(`^/sys/module/[^/]+/(version|srcversion)$|^nvml (System|device \d+ Get(Name|UUID|VbiosVersion)$)`), regexp.MustCompile(`^(huge|text)$`), "a name or a version is text, shown as it is",
+		regexp.MustCompile(`^nvml (System|device \d+ Get(Name|UUID|VbiosVersion)$)`), regexp.MustCompile(`^(huge|text)$`), "a name or a version of NVML's is text, shown as it is",
 	}, {
 		regexp.MustCompile(`/parameters/[^/]+$`), regexp.MustCompile(`^negative$`), "a parameter may be negative",
 	}, {
@@ -228,27 +256,18 @@ var silent = []struct {
 	}, {
 		regexp.MustCompile(`^netlink RES_`), regexp.MustCompile(`^(EINVAL|EMSGSIZE|EOPNOTSUPP)$`), "kernels differ in what RDMA netlink knows",
 	}, {
-		regexp.MustCompile(`^netdev `), regexp.MustCompile(`^(ENODEV|ENOENT|EOPNOTSUPP|text)$`), "the interface is in a container (case 29), or without ethtool or DCB (case 40): gdr_rdma_port_netdev_hidden, _supported",
+		regexp.MustCompile(`^netdev `), regexp.MustCompile(`^(ENODEV|ENOENT|EOPNOTSUPP)$`), "the interface is in a container (case 29), or without ethtool or DCB (case 40): gdr_rdma_port_netdev_hidden, _supported",
 	}, {
-		regexp.MustCompile(`/net/[^/]+/(address|ifindex|mtu|device)$`), regexp.MustCompile(`.`),
-		"an interface that does not match its device's is taken for another one: gdr_rdma_port_netdev_hidden",
-	}, {
-		regexp.MustCompile(`/net/[^/]+/(dev_port|type)$`), regexp.MustCompile(`.`), "an interface that is not the port's by its number",
+		regexp.MustCompile(`^netdev Address `), regexp.MustCompile(`^text$`), "another address is another interface: gdr_rdma_port_netdev_hidden",
 	}, {
 		regexp.MustCompile(`^nvml `), regexp.MustCompile(`^(NOT_SUPPORTED|FUNCTION_NOT_FOUND|absent|INVALID_ARGUMENT|NOT_FOUND|NO_PERMISSION)$`), "GPUs, drivers and users differ in what NVML offers (cases 77, 81, 93)",
 	}, {
 		regexp.MustCompile(`^nvml device`), regexp.MustCompile(`^(GPU_IS_LOST|RESET_REQUIRED)$`), "a lost GPU: gdr_gpu_lost",
 	}, {
-		regexp.MustCompile(`^/(proc/driver|sys/module|sys/kernel|lib|usr|proc/modules|proc/sys)(/|$)|^/proc$`), regexp.MustCompile(`^(absent|ENODEV|a file|an empty directory|dangling|EACCES)$`),
+		regexp.MustCompile(`^/(proc/driver|sys/module|sys/kernel|lib|usr|proc/modules|proc/sys)(/|$)|^/proc$`), notSeen,
 		"the driver, a module or a library is not there, which the driver's and peermem's series say",
 	},
 }
-
-// Kinds of mutation of texts that have no form.
-var (
-	noText  = regexp.MustCompile(`^(absent|empty|whitespace)$`)
-	anyText = regexp.MustCompile(`^(binary|negative|huge)$`)
-)
 
 // silentReason returns why a mutation's loss is not counted, "" if it should be.
 func silentReason(m *mutation) string {
@@ -262,13 +281,26 @@ func silentReason(m *mutation) string {
 
 // flags are series that say that something is wrong or unknown, which a fault
 // may bring.
-var flags = regexp.MustCompile(`^gdr_(rdma_(port_restricted|device_restricted|port_source_info|port_netdev_hidden|port_(dcb|ethtool)_supported|devlink_present|netlink_up)|gpu_lost|gpu_reset_required|gpu_nvml_(up|state))$`)
+var flags = regexp.MustCompile(`^gdr_(rdma_(port_source_info|port_netdev_hidden|port_(dcb|ethtool)_supported|devlink_present|netlink_up)|gpu_lost|gpu_reset_required|gpu_nvml_(up|state|stuck_seconds|stuck_call_info))$`)
 
 // counts are numbers of things, which are fewer when one is not seen.
-var counts = regexp.MustCompile(`^gdr_(rdma_devices|rdma_class_present|rdma_port_gids|gpus)$`)
+var counts = regexp.MustCompile(`^gdr_(rdma_devices|rdma_class_present|affinity_iommu_units|gpus)$`)
 
 // absences are flags that are 0 or unknown where what they tell of is not seen.
-var absences = regexp.MustCompile(`^gdr_peermem_(memory_peers_present|library_detects|marker_present|module_loaded|module_available|rdma_stack_holds|client_registered)$|^gdr_driver_module_loaded$|^gdr_affinity_distance_id$|trust="unknown"`)
+var absences = regexp.MustCompile(`^gdr_peermem_(memory_peers_present|library_detects|marker_present|module_loaded|module_available|rdma_stack_holds|client_registered)$|^gdr_driver_module_loaded$`)
+
+// unknowns are the values of series that say that something is not known.
+var unknowns = regexp.MustCompile(`^gdr_affinity_distance_id,.* 0$|trust="unknown".* 1$`)
+
+// emptySlot reports whether a mutation leaves a slot of a GID table empty, or ends
+// the table there.
+func emptySlot(m *mutation) bool {
+	return strings.Contains(m.at, "/gid_attrs/types") && slices.Contains([]string{kindAbsent, "EINVAL", "empty", "whitespace", kindEmptyDir}, m.kind)
+}
+
+// notThere are the kinds of mutation after which something is not there, rather
+// than unknown.
+var notThere = map[string]bool{kindAbsent: true, kindEmptyDir: true, kindDangling: true, kindFile: true}
 
 // invented returns what is wrong with a series that the healthy page does not
 // have with that value, "" if nothing.
@@ -281,7 +313,9 @@ func invented(healthy samples, m *mutation, s *scope, key string, value float64)
 		return ""
 	case counts.MatchString(name) && (value <= most(healthy, name) || m.kind == kindStrange):
 		return ""
-	case absences.MatchString(name) && value == 0, absences.MatchString(key) && value == 1:
+	case name == "gdr_rdma_port_gids" && value < most(healthy, name) && emptySlot(m):
+		return ""
+	case notThere[m.kind] && absences.MatchString(name) && value == 0, unknowns.MatchString(fmt.Sprint(key, " ", value)):
 		return ""
 	case strings.HasSuffix(name, "_info") && value == 1 && resembles(healthy, m, key):
 		return ""
@@ -289,8 +323,6 @@ func invented(healthy samples, m *mutation, s *scope, key string, value float64)
 		return "" // writing is shown where it is not known to be as reading
 	case name == "gdr_peermem_parameter" && m.kind == "negative":
 		return "" // it is what the file says
-	case (name == "gdr_driver_version_mismatch" || name == "gdr_peermem_version_mismatch") && strings.HasSuffix(m.at, "/version"):
-		return "" // it is another version that the file gives
 	}
 	return "invented"
 }
@@ -339,7 +371,7 @@ func resembles(healthy samples, m *mutation, key string) bool {
 }
 
 // presences are labels that say that something is not seen or not known.
-var presences = map[string]bool{"lost": true, "unseen": true, "unknown": true}
+var presences = map[string]bool{"lost": true, "unseen": true, "hidden": true, "unknown": true}
 
 func seq(n int) []int {
 	all := make([]int, n)

@@ -2,6 +2,7 @@ package collector
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,6 +47,7 @@ var survivalScenes = []survivalScene{
 	{"ib", func(t *testing.T) *replayHost { return hostOf(t, ibPair()) }, 50, 1},
 	{"ib-netlink", func(t *testing.T) *replayHost { return hostOf(t, ibPair()).withKernel(t, ibPair()) }, 50, 1},
 	{"roce", roceNode, 50, 1},
+	{"node", smallNode, 100, 1},
 	{"hgx", survivalNode, 20_000, 20},
 	{"nvl", nvlNode, 150, 1},
 }
@@ -77,6 +79,38 @@ func survivalNode(t *testing.T) *replayHost {
 	return h
 }
 
+// smallNode has everything that survivalNode has, of fewer: two GPUs and two NICs
+// below one switch.
+func smallNode(t *testing.T) *replayHost {
+	tree := rdmatest.New()
+	tree.Dir("sys/class/iommu/dmar0")
+	port := "pci0000:15/0000:15:01.0"
+	tree.Bridge(port, 4, 0, &[]uint16{0x1d}[0])
+	machine := gputest.H100NVL()
+	renamed, addresses := map[string]string{}, map[string]bool{}
+	for i, at := range tree.Switch(port, 0x16, 4, 0, 0) {
+		address := fmt.Sprintf("0000:%02x:00.0", 0x18+i)
+		if i < 2 {
+			tree.Group(tree.GPUFunction(at+"/"+address, rdmatest.H100SXM, 0), "20", "identity")
+			addresses[address] = true
+			name := "0000" + strings.ToUpper(address)
+			renamed[machine.GPUs[i].BusID], machine.GPUs[i].BusID = name, name
+			continue
+		}
+		nic := tree.MLX5RoCE(rdmatest.Options{Name: fmt.Sprintf("mlx5_%d", i-2), PCIAddress: address, Upstream: at, Ordinal: i - 2})
+		tree.NIC(nic, 0)
+		tree.Group(nic.Function, "20", "identity")
+	}
+	for _, g := range machine.GPUs {
+		for i := range g.Links {
+			g.Links[i].RemoteBusID = cmp.Or(renamed[g.Links[i].RemoteBusID], g.Links[i].RemoteBusID)
+		}
+	}
+	h := withDriver(t, tree, slices.Sorted(maps.Keys(addresses))...).withKernel(t, tree)
+	h.open = machine.Open
+	return h
+}
+
 // nvlNode has two GPUs with NVLink bridges, and the driver's files.
 func nvlNode(t *testing.T) *replayHost {
 	h := withDriver(t, rdmatest.New())
@@ -84,11 +118,19 @@ func nvlNode(t *testing.T) *replayHost {
 	return h
 }
 
-func withDriver(t *testing.T, tree *rdmatest.Tree) *replayHost {
+// withDriver adds the driver's files, which tell of GPUs at those addresses
+// alone if there are any.
+func withDriver(t *testing.T, tree *rdmatest.Tree, gpus ...string) *replayHost {
 	t.Helper()
 	host := drivertest.Host{Tree: tree}
 	host.File("proc/sys/kernel/osrelease", drivertest.Release+"\n")
 	drivertest.Scenes[2].Build(host)
+	if len(gpus) > 0 {
+		tree.Remove("proc/driver/nvidia/gpus")
+	}
+	for _, address := range gpus {
+		tree.Dir("proc/driver/nvidia/gpus/" + address)
+	}
 	h := hostOf(t, tree)
 	h.roots = []string{"/"}
 	return h
@@ -197,8 +239,8 @@ func samplesOf(families []*dto.MetricFamily) (samples, error) {
 // knownGood are families, as text, that have been checked.
 var knownGood sync.Map
 
-// checkFormats writes a page in both formats and reads it back. What was read
-// once needs not be read again.
+// checkFormats writes a page in both formats and reads it back, with the formats'
+// own parsers and promlint. What was read once needs not be read again.
 func checkFormats(families []*dto.MetricFamily) error {
 	var text, open bytes.Buffer
 	for _, mf := range families {
@@ -221,10 +263,8 @@ func checkFormats(families []*dto.MetricFamily) error {
 		if _, err := expfmt.MetricFamilyToOpenMetrics(&open, mf); err != nil {
 			return err
 		}
-		for line := range strings.Lines(open.String()) {
-			if line = strings.TrimSuffix(line, "\n"); !openMetricsLine.MatchString(line) {
-				return fmt.Errorf("no OpenMetrics: %q", line)
-			}
+		if err := errors.Join(checkOpenMetrics(open.String(), len(mf.Metric)), checkLint(mf)); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -312,7 +352,7 @@ func survive(t *testing.T, scene survivalScene, h *replayHost, r *capture.Record
 	all := mutationsOf(r)
 	work := make(chan mutation)
 	var workers sync.WaitGroup
-	for range 6 { // more than there are processors: some wait for what hangs
+	for range 12 { // more than there are processors: some wait for what hangs
 		workers.Go(func() {
 			for m := range work {
 				world.check(&m)
@@ -337,6 +377,9 @@ func sampled(scene *survivalScene, m *mutation) bool {
 		one = scene.all
 	case testing.Short():
 		one *= 5
+	}
+	if scene.name == "node" && strings.HasPrefix(m.at, "nvml device") {
+		one *= 20 // which nvl tries
 	}
 	if m.kind == kindHang && one > 1 {
 		one *= 10
@@ -447,7 +490,7 @@ func (w *mutated) compare(m *mutation, page samples) (problems []problem) {
 		return nil
 	}
 	scope := w.owners.of(m)
-	scope.stuck(page)
+	scope.stuck(m, page)
 	for key, value := range lost {
 		if !scope.covers(key) {
 			problems = append(problems, problem{"healthy: lost", fmt.Sprintf("%s %v", key, value)})

@@ -947,12 +947,15 @@ func TestAnonymise(t *testing.T) {
 func FuzzParseTape(f *testing.F) {
 	f.Add([]byte(`{"library":{"Init":{},"DeviceGetCount":{"value":2},"DeviceGetHandleByIndex(0)":{"value":7}},"devices":[{}]}`))
 	f.Add([]byte(`{"symbols":{"nvmlDeviceGetCount_v2":true},"library":{"Init":{},"DeviceGetCount":{"value":1},"DeviceGetHandleByIndex(0)":{"value":0}},"devices":[{"GetPciInfo":{"value":{"bus_id":"00000000:3B:00.0"}}}]}`))
+	f.Add([]byte(`{"library":{"Init":{},"DeviceGetCount":{"value":1},"DeviceGetHandleByIndex(0)":{"value":0}},"devices":[{"GetPciInfo":{"hang":true}}]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		tape, err := nvmltape.Parse(text)
 		if err != nil {
 			return
 		}
-		r := gpu.NewReader(gpu.Options{Open: nvmltape.Play(tape).Open, NVLink: true, PerLink: true, Fabric: true})
+		player := nvmltape.Play(tape)
+		player.Close() // what hangs would do so for ever
+		r := gpu.NewReader(gpu.Options{Open: player.Open, NVLink: true, PerLink: true, Fabric: true})
 		r.Read(start)
 		r.Close()
 	})

@@ -33,6 +33,7 @@ type counterDir struct {
 	names   []string // as listed, to see changes
 	files   []counterFile
 	omitted int
+	listed  bool // what files there are is known, since it could be listed once
 	// restricted: every file refuses. Reading the directory of such a function
 	// costs a kernel log line per file (node_exporter#3434), so it is left
 	// alone but for a rare try of one file.
@@ -56,6 +57,7 @@ func (d *counterDir) rescan(io *sysread.IO) error {
 	if err != nil {
 		return err
 	}
+	d.listed = true
 	if slices.Equal(names, d.names) {
 		return nil
 	}

@@ -53,7 +53,8 @@ type Device struct {
 	Ports []Port
 	// HWCounters are the device-level counters (<dev>/hw_counters).
 	HWCounters []Counter
-	// HWRestricted: every file of <dev>/hw_counters refuses to be read.
+	// HWRestricted: every file of <dev>/hw_counters refuses to be read; unknown
+	// without the directory, and where it cannot be listed.
 	HWRestricted sysread.Maybe[bool]
 	// Resources counts the objects of the device by type (pd, cq, qp, cm_id, mr,
 	// ctx, srq); from netlink only, nil where not known.
@@ -116,8 +117,8 @@ type Port struct {
 	// that counts bytes anywhere; see byteSources.
 	ReceiveBytes  sysread.Maybe[float64]
 	TransmitBytes sysread.Maybe[float64]
-	// Restricted says of each counter directory whether every file in it
-	// refuses to be read.
+	// Restricted says of each counter directory that could be listed whether
+	// every file in it refuses to be read.
 	Restricted []Restriction
 }
 

@@ -199,7 +199,7 @@ func (d *DeviceReader) read(r *pass, slow bool) Device {
 	r.port = ""
 	if d.hw != nil {
 		device.HWCounters = d.hw.read(r, slow, nil)
-		device.HWRestricted = sysread.Some(d.hw.restricted)
+		device.HWRestricted = sysread.Maybe[bool]{Value: d.hw.restricted, Known: d.hw.listed}
 		device.Omitted += d.hw.omitted
 		counted = true
 	}

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/Mellanox/rdmamap"
 
@@ -38,29 +39,39 @@ func readIdentity(r *pass, sysfs, dir, name string) Identity {
 		HCAType:  r.text(dir, "hca_type"),
 		NodeGUID: readGUID(r, dir, "node_guid"), SysImageGUID: readGUID(r, dir, "sys_image_guid"),
 	}
-	if _, text, found := strings.Cut(r.text(dir, "node_type"), ":"); found {
-		id.NodeType = strings.TrimSpace(text)
-	}
-	if parent, err := underSysfs(r.io, sysfs, dir+"/device"); err == nil {
+	id.NodeType, _ = formed(r, dir, "node_type", parseNodeType)
+	if parent, err := parentPath(r.io, sysfs, dir+"/device"); err == nil {
 		id.fromParent(r, parent)
+	} else if !sysread.Absent(err) {
+		r.fail("device", err)
 	} else if id.virtualNetdev = r.text(dir, "parent"); id.virtualNetdev != "" {
 		id.Driver = softRoCE
 	}
-	id.CharDevices = charDevices(r.io, sysfs, id.parentPath, name)
+	nodes := charNodes(r, sysfs, id.parentPath)
+	id.CharDevices = nodes.of(name)
 	id.Uverbs = uverbs(id.CharDevices)
-	id.Parent = planeParent(r, sysfs, &id)
+	id.Parent = planeParent(r, &id, &nodes)
 	return id
 }
 
+// parentPath returns where the link from a device to its parent leads. What
+// cannot be read of the link is an error, not a path that the link is part of;
+// in a copy of the tree it may be a directory.
+func parentPath(io *sysread.IO, sysfs, link string) (string, error) {
+	if _, err := io.Readlink(link); err != nil {
+		info, statErr := io.Lstat(link)
+		if !errors.Is(err, syscall.EINVAL) || statErr == nil && info.Kind == sysread.KindLink {
+			return "", err
+		}
+		if statErr == nil && info.Kind != sysread.KindDir {
+			return "", sysread.Invalid("neither a link nor a directory")
+		}
+	}
+	return underSysfs(io, sysfs, link)
+}
+
 func readGUID(r *pass, dir, name string) string {
-	text := r.text(dir, name)
-	if text == "" {
-		return ""
-	}
-	guid, err := parseGUID(text)
-	if err != nil {
-		r.fail(name, err)
-	}
+	guid, _ := formed(r, dir, name, parseGUID)
 	return guid
 }
 
@@ -68,7 +79,7 @@ func readGUID(r *pass, dir, name string) string {
 // function itself, or an auxiliary device (sub-function) below one.
 func (id *Identity) fromParent(r *pass, parent string) {
 	id.parentPath = parent
-	id.Driver = r.io.LinkBase(parent + "/driver")
+	id.Driver = r.linkBase(parent+"/driver", "device/driver")
 	pci := pciAncestor(parent)
 	id.PCIAddress = filepath.Base(pci)
 	if pci == "" {
@@ -77,9 +88,9 @@ func (id *Identity) fromParent(r *pass, parent string) {
 	}
 	id.Function = FunctionPhysical
 	switch {
-	case exists(r.io, pci+"/physfn"):
+	case r.exists(pci+"/physfn", "device/physfn"):
 		id.Function = FunctionVirtual
-	case pci != parent && exists(r.io, parent+"/sfnum"):
+	case pci != parent && r.exists(parent+"/sfnum", "device/sfnum"):
 		id.Function = FunctionSub
 		id.SubFunction = r.text(parent, "sfnum")
 	}
@@ -95,39 +106,7 @@ func pciAncestor(path string) string {
 	return ""
 }
 
-func exists(io *sysread.IO, path string) bool {
-	_, err := io.Lstat(path)
-	return err == nil
-}
-
-// charDevices returns the names of the device's nodes in /dev/infiniband, from
-// rdmamap. rdmamap looks for them in package variables that hold directories;
-// they are pointed at the device's own parent where it has one, so that no
-// other device's files are opened, and at the class otherwise. rdmamap knows the
-// running system alone; of other files they are read here.
-func charDevices(io *sysread.IO, sysfs, parent, name string) []string {
-	base := sysfs + "/class"
-	if parent != "" {
-		base = parent
-	}
-	if io.Files != nil {
-		return charDevicesOf(io, base, name)
-	}
-	rdmamapLock.Lock()
-	defer rdmamapLock.Unlock()
-	rdmamap.RdmaUverbsDir = base + "/infiniband_verbs"
-	rdmamap.RdmaUmadDir = base + "/infiniband_mad"
-	rdmamap.RdmaIbUcmDir = base + "/infiniband_cm"
-	rdmamap.RdmaUcmDevice = "" // /dev/infiniband/rdma_cm is the host's, not a device's
-	var names []string
-	for _, path := range rdmamap.GetRdmaCharDevices(name) {
-		names = append(names, filepath.Base(path))
-	}
-	slices.Sort(names)
-	return names
-}
-
-// charDeviceClasses are the classes of character devices, and what begins the
+// charDeviceClasses are the classes of character devices, and what is in the
 // names of their nodes.
 var charDeviceClasses = []struct {
 	class    string
@@ -135,28 +114,83 @@ var charDeviceClasses = []struct {
 }{
 	{"infiniband_cm", []string{rdmamap.RdmaUcmFilePrefix}},
 	{"infiniband_mad", []string{rdmamap.RdmaIssmFilePrefix, rdmamap.RdmaUmadFilxPrefix}},
-	{"infiniband_verbs", []string{rdmamap.RdmaUverbsFilxPrefix}},
+	{classVerbs, []string{rdmamap.RdmaUverbsFilxPrefix}},
 }
 
-// charDevicesOf finds what rdmamap.GetRdmaCharDevices does.
-func charDevicesOf(io *sysread.IO, base, name string) []string {
-	var found []string
+const classVerbs = "infiniband_verbs"
+
+// charNodeSet are nodes in /dev/infiniband and the devices that they are of.
+type charNodeSet struct {
+	owners map[string]string // device name by node
+	// unsure: some uverbs node may be anybody's, for it could not be read.
+	unsure bool
+}
+
+// of returns the nodes of a device in the order of their names, nil for none.
+func (s *charNodeSet) of(device string) []string {
+	var nodes []string
+	for node, owner := range s.owners {
+		if owner == device {
+			nodes = append(nodes, node)
+		}
+	}
+	slices.Sort(nodes)
+	return nodes
+}
+
+// charNodes finds the nodes below a device's own parent, so that no other
+// device's files are opened; without a parent, those in the class that have none
+// either.
+//
+// rdmamap.GetRdmaCharDevices finds the same, but with os.File, which waits for
+// ever on a driver that answers EAGAIN, and below directories in package
+// variables, so that one device which hangs would hold all others.
+func charNodes(r *pass, sysfs, parent string) charNodeSet {
+	set := charNodeSet{owners: map[string]string{}}
+	base := sysfs + "/class"
+	if parent != "" {
+		base = parent
+	}
 	for _, c := range charDeviceClasses {
-		nodes, err := sysread.ReadNames(io, base+"/"+c.class)
+		dir := base + "/" + c.class
+		nodes, err := sysread.ReadNames(r.io, dir)
 		if err != nil {
+			set.missed(r, c.class, c.class, err)
 			continue
 		}
 		for _, node := range nodes {
-			if !slices.ContainsFunc(c.prefixes, func(prefix string) bool { return strings.Contains(node, prefix) }) {
+			isNode := slices.ContainsFunc(c.prefixes, func(prefix string) bool { return strings.Contains(node, prefix) })
+			if !isNode || parent == "" && hasFunction(r.io, dir+"/"+node) {
 				continue
 			}
-			if owner, err := sysread.ReadOnce(io, base+"/"+c.class+"/"+node+"/ibdev"); err == nil && owner == name {
-				found = append(found, node)
+			owner, err := sysread.ReadOnce(r.io, dir+"/"+node+"/ibdev")
+			if err == nil && owner == "" {
+				err = sysread.Invalid(owner)
 			}
+			if err != nil {
+				set.missed(r, c.class, c.class+"/ibdev", err)
+				continue
+			}
+			set.owners[node] = owner
 		}
 	}
-	slices.Sort(found)
-	return found
+	return set
+}
+
+// missed notes that nodes could not be read. Without the class there are none.
+func (s *charNodeSet) missed(r *pass, class, source string, err error) {
+	if sysread.Absent(err) {
+		return
+	}
+	r.fail(source, err)
+	s.unsure = s.unsure || class == classVerbs
+}
+
+// hasFunction reports whether a node's link leads below a PCI function, whose
+// device then is none without a parent.
+func hasFunction(io *sysread.IO, link string) bool {
+	target, err := io.Readlink(link)
+	return err == nil && pciAncestor(filepath.Dir(filepath.Join("/", target))) != ""
 }
 
 func uverbs(charDevices []string) string {
@@ -172,8 +206,10 @@ func uverbs(charDevices []string) string {
 // registers the planes of a multi-plane port as devices of their own ("smi1")
 // below the same PCI function and gives them no uverbs node, while their parent
 // has one (ib_uverbs refuses RDMA_DEVICE_TYPE_SMI).
-func planeParent(r *pass, sysfs string, id *Identity) string {
-	if id.parentPath == "" || id.Uverbs != "" {
+//
+// One of which that cannot be read is no plane: it would lose all it counts.
+func planeParent(r *pass, id *Identity, nodes *charNodeSet) string {
+	if id.parentPath == "" || id.Uverbs != "" || nodes.unsure {
 		return ""
 	}
 	siblings, err := sysread.ReadNames(r.io, id.parentPath+"/infiniband")
@@ -184,7 +220,7 @@ func planeParent(r *pass, sysfs string, id *Identity) string {
 		return ""
 	}
 	for _, sibling := range siblings {
-		if sibling != id.Name && uverbs(charDevices(r.io, sysfs, id.parentPath, sibling)) != "" {
+		if sibling != id.Name && uverbs(nodes.of(sibling)) != "" {
 			return sibling
 		}
 	}

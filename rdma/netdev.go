@@ -10,7 +10,21 @@ import (
 
 // arphrdInfiniband is the value of <netdev>/type for IPoIB interfaces
 // (ARPHRD_INFINIBAND, linux/if_arp.h).
-const arphrdInfiniband = "32"
+const arphrdInfiniband = 32
+
+// numberOf reads a number of an interface. One that has gone is no failure.
+func numberOf(r *pass, dir, netdev, file string) (uint64, bool) {
+	path := dir + "/" + netdev + "/" + file
+	text, err := sysread.ReadOnce(r.io, path)
+	var value uint64
+	if err == nil {
+		value, err = sysread.ParseCounter([]byte(text))
+	}
+	if err != nil && !vanished(r.io, path, err) {
+		r.fail("device/net/"+file, err)
+	}
+	return value, err == nil
+}
 
 // portNetdev returns the name of the netdev that belongs to the port, or "".
 //
@@ -57,7 +71,7 @@ func gidNetdev(r *pass, portDir string) string {
 func functionNetdev(r *pass, dir string, p *portReader) string {
 	names, err := sysread.ReadNames(r.io, dir)
 	if err != nil {
-		if !sysread.Absent(err) {
+		if !errors.Is(err, syscall.ENOENT) {
 			r.fail("device/net", err)
 		}
 		return ""
@@ -67,11 +81,14 @@ func functionNetdev(r *pass, dir string, p *portReader) string {
 		if best != "" && len(best) <= len(name) {
 			continue
 		}
-		if r.text(dir, name+"/dev_port") != strconv.Itoa(p.number-1) {
+		port, ok := numberOf(r, dir, name, "dev_port")
+		if !ok || port != uint64(p.number-1) {
 			continue
 		}
-		if p.last.LinkLayer == "InfiniBand" && r.text(dir, name+"/type") != arphrdInfiniband {
-			continue
+		if p.last.LinkLayer == "InfiniBand" {
+			if kind, ok := numberOf(r, dir, name, "type"); !ok || kind != arphrdInfiniband {
+				continue
+			}
 		}
 		best = name
 	}

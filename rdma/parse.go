@@ -43,6 +43,15 @@ func parseRate(text string) (Rate, error) {
 	return rate, nil
 }
 
+// parseNodeType reads the text of "4: RNIC" (node_type).
+func parseNodeType(text string) (string, error) {
+	number, kind, found := strings.Cut(text, ":")
+	if _, err := strconv.ParseUint(number, 10, 8); !found || err != nil {
+		return "", sysread.Invalid(text)
+	}
+	return strings.TrimSpace(kind), nil
+}
+
 // parseHex reads "0x1a" of ports/N/lid and ports/N/sm_lid.
 func parseHex(text string) (uint64, error) {
 	digits, found := strings.CutPrefix(text, "0x")

@@ -1,7 +1,10 @@
 package rdma
 
 import (
+	"errors"
+	"slices"
 	"strconv"
+	"syscall"
 	"time"
 
 	"gdr_exporter/collector/sysread"
@@ -67,6 +70,9 @@ func (p *portReader) rescan(r *pass) {
 // linkLayers are the link layers of the protocols that netlink names.
 var linkLayers = map[string]string{"ib": "InfiniBand", "opa": "InfiniBand", "roce": "Ethernet", "iw": "Ethernet"}
 
+// linkLayerTexts are the texts of link_layer (drivers/infiniband/core/sysfs.c).
+var linkLayerTexts = []string{"InfiniBand", "Ethernet", "Unknown"}
+
 // readState reads the port's states and reports whether one of them changed.
 //
 // Netlink gives both states, and the LIDs, for one query of the port; sysfs
@@ -112,7 +118,7 @@ func (p *portReader) readSlow(r *pass, device *Identity, netlink *netlinkSide) {
 		p.readInterface(r)
 		return
 	}
-	p.last.LinkLayer, _ = r.expected(p.dir, "link_layer")
+	p.last.LinkLayer = readLinkLayer(r, p.dir)
 	p.last.Rate = p.readRate(r)
 	p.last.LID, p.last.SMLID, p.last.GUID = sysread.Maybe[uint64]{}, sysread.Maybe[uint64]{}, ""
 	if p.last.LinkLayer == "InfiniBand" {
@@ -133,6 +139,18 @@ func (p *portReader) readSlow(r *pass, device *Identity, netlink *netlinkSide) {
 		p.last.GIDs = countGIDs(r, p.dir)
 		p.gidsAt = r.now
 	}
+}
+
+// readLinkLayer reads link_layer, which every port has. A port of which it is
+// not known is taken for none of the kinds: "".
+func readLinkLayer(r *pass, dir string) string {
+	const name = "link_layer"
+	text, ok := r.expected(dir, name)
+	if ok && !slices.Contains(linkLayerTexts, text) {
+		r.fail(name, sysread.Invalid(text))
+		return ""
+	}
+	return text
 }
 
 // readInterface reads the netdev of an Ethernet port. An InfiniBand port's IPoIB
@@ -163,27 +181,12 @@ func (p *portReader) readRate(r *pass) sysread.Maybe[Rate] {
 }
 
 func (p *portReader) readHex(r *pass, name string) sysread.Maybe[uint64] {
-	text := r.text(p.dir, name)
-	if text == "" {
-		return sysread.Maybe[uint64]{}
-	}
-	value, err := parseHex(text)
-	if err != nil {
-		r.fail(name, err)
-		return sysread.Maybe[uint64]{}
-	}
-	return sysread.Some(value)
+	value, ok := formed(r, p.dir, name, parseHex)
+	return sysread.Maybe[uint64]{Value: value, Known: ok}
 }
 
 func (p *portReader) readGUID(r *pass) string {
-	text := r.text(p.dir, "gids/0")
-	if text == "" {
-		return ""
-	}
-	guid, err := guidOfGID(text)
-	if err != nil {
-		r.fail("gids/0", err)
-	}
+	guid, _ := formed(r, p.dir, "gids/0", guidOfGID)
 	return guid
 }
 
@@ -213,7 +216,9 @@ func (p *portReader) read(r *pass, slow bool, netlink *netlinkSide) Port {
 	for _, dir := range p.counters {
 		if dir.source == SourceHW && fromNetlink {
 			port.Counters = dir.readSettings(r, slow, port.Counters)
-			port.Restricted = append(port.Restricted, Restriction{dir.source, false})
+			if dir.listed {
+				port.Restricted = append(port.Restricted, Restriction{dir.source, false})
+			}
 			continue
 		}
 		if dir.source == SourceHW {
@@ -221,7 +226,9 @@ func (p *portReader) read(r *pass, slow bool, netlink *netlinkSide) Port {
 		}
 		port.Counters = dir.read(r, slow, port.Counters)
 		port.Omitted += dir.omitted
-		port.Restricted = append(port.Restricted, Restriction{dir.source, dir.restricted})
+		if dir.listed {
+			port.Restricted = append(port.Restricted, Restriction{dir.source, dir.restricted})
+		}
 	}
 	port.ReceiveBytes, port.TransmitBytes = p.bytes.choose(port.Counters)
 	return port
@@ -241,10 +248,21 @@ func (p *portReader) readCarrier(r *pass) sysread.Maybe[uint64] {
 			return sysread.Some(changes)
 		}
 	}
-	if !sysread.Vanished(err) {
+	if !vanished(r.io, p.carrier.Path(), err) {
 		r.fail("net/carrier_changes", err)
 	}
 	return sysread.Maybe[uint64]{}
+}
+
+// vanished reports whether err comes of the object's going away, be it that its
+// file still was there when it was opened. A file that stays and says ENODEV
+// is one that cannot be read.
+func vanished(io *sysread.IO, path string, err error) bool {
+	if !errors.Is(err, syscall.ENODEV) {
+		return sysread.Absent(err)
+	}
+	_, err = io.Lstat(path)
+	return err != nil
 }
 
 func (p *portReader) counterFiles() int {

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"gdr_exporter/collector/sysread"
@@ -179,9 +178,6 @@ func (r *Reader) key(class, name string, listing *Listing) (identityKey, bool) {
 	// Any other failure is left to the device's own reader to meet and report.
 	return identityKey{name: name, inode: info.Inode}, true
 }
-
-// rdmamapLock guards rdmamap's package variables; see charDevices.
-var rdmamapLock sync.Mutex
 
 // underSysfs resolves a path and returns it only if it lies below root, so that
 // a link planted in a fixture or a foreign mount cannot lead elsewhere.

@@ -1,6 +1,7 @@
 package rdma_test
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -9,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/Mellanox/rdmamap"
 
 	"gdr_exporter/collector/sysread"
 	"gdr_exporter/rdma"
@@ -124,7 +127,7 @@ func TestSteadyState(t *testing.T) {
 	}{
 		{"fast", time.Second, 1, 8*38 + 1},
 		{"fast again", time.Second, 1, 8*38 + 1},
-		{"with the slow group", time.Minute, 8*20 + 1, 8*74 + 1},
+		{"with the slow group", time.Minute, 8*25 + 1, 8*78 + 1},
 	} {
 		opens, reads := h.read.IO().Opens(), h.read.IO().Reads()
 		h.now = h.now.Add(step.after)
@@ -403,9 +406,23 @@ func TestUnlistableClass(t *testing.T) {
 	}
 }
 
-// TestCharDevicesOfOtherFiles: what is found in other files than the running
-// system's is what rdmamap finds in that.
-func TestCharDevicesOfOtherFiles(t *testing.T) {
+// rdmamapNodes is what rdmamap finds below a directory.
+func rdmamapNodes(base, device string) []string {
+	rdmamap.RdmaUverbsDir = base + "/infiniband_verbs"
+	rdmamap.RdmaUmadDir = base + "/infiniband_mad"
+	rdmamap.RdmaIbUcmDir = base + "/infiniband_cm"
+	rdmamap.RdmaUcmDevice = ""
+	var names []string
+	for _, path := range rdmamap.GetRdmaCharDevices(device) {
+		names = append(names, filepath.Base(path))
+	}
+	slices.Sort(names)
+	return names
+}
+
+// TestCharDevices: what is found on the running system and in other files is what
+// rdmamap finds.
+func TestCharDevices(t *testing.T) {
 	tree := rdmatest.New()
 	tree.MLX5IB(rdmatest.Options{Name: "mlx5_0"})
 	tree.MLX5XDR(rdmatest.Options{Name: "mlx5_9", Ordinal: 4})
@@ -413,17 +430,42 @@ func TestCharDevicesOfOtherFiles(t *testing.T) {
 	tree.MultiPlane(rdmatest.Options{Name: "mlx5_5", PCIAddress: "0001:18:00.0", Ordinal: 6})
 	tree.RXE(rdmatest.Options{Ordinal: 8})
 	dir := written(t, tree)
-	want, _ := newHost(t, dir, rdma.Options{}).all()
-	got, _ := newHost(t, dir, rdma.Options{Files: sysread.Below("/")}).all()
 	found := 0
-	for i, device := range want {
-		found += len(device.CharDevices)
-		if other := got[i]; other.Name != device.Name || !slices.Equal(other.CharDevices, device.CharDevices) || other.Uverbs != device.Uverbs || other.Parent != device.Parent {
-			t.Errorf("%s: %v %q %q, want %v %q %q", device.Name, other.CharDevices, other.Uverbs, other.Parent, device.CharDevices, device.Uverbs, device.Parent)
+	for _, files := range []sysread.Files{nil, sysread.Below("/")} {
+		devices, _ := newHost(t, dir, rdma.Options{Files: files}).all()
+		for _, device := range devices {
+			base, err := filepath.EvalSymlinks(filepath.Join(dir, "sys/class/infiniband", device.Name, "device"))
+			if err != nil {
+				base = filepath.Join(dir, "sys/class")
+			}
+			want := rdmamapNodes(base, device.Name)
+			if found += len(want); !slices.Equal(device.CharDevices, want) {
+				t.Errorf("%s: %v, want %v", device.Name, device.CharDevices, want)
+			}
 		}
 	}
-	if found < 8 {
+	if found < 16 {
 		t.Errorf("%d character devices", found)
+	}
+}
+
+// TestBadUverbs: a uverbs node that cannot be read, or that hangs, costs its own
+// device alone, which is no plane of another for it.
+func TestBadUverbs(t *testing.T) {
+	tree := rdmatest.New()
+	for i := range 2 {
+		tree.MLX5IB(rdmatest.Options{Name: fmt.Sprintf("mlx5_%d", i), PCIAddress: fmt.Sprintf("0000:%d8:00.0", i+1), Ordinal: i})
+	}
+	root, fs := mounted(t, tree)
+	for _, errno := range []syscall.Errno{syscall.EAGAIN, syscall.EIO} {
+		fs.Set("sys/devices/pci0000:14/0000:14:01.0/0000:18:00.0/infiniband_verbs/uverbs0/ibdev", rdmatest.Rule{Errno: errno})
+		devices, errs := newHost(t, root, rdma.Options{}).all()
+		if len(devices) != 2 || devices[0].Uverbs != "" || devices[0].Plane() || len(devices[0].Ports) != 1 || devices[1].Uverbs == "" {
+			t.Errorf("%v: %d devices, the first: %+v", errno, len(devices), devices[0].Identity)
+		}
+		if len(errs) != 1 || errs[0].Device != "mlx5_0" || errs[0].Source != "infiniband_verbs/ibdev" || errs[0].Errno() != sysread.ErrnoName(errno) {
+			t.Errorf("%v: %v", errno, errs)
+		}
 	}
 }
 

@@ -20,7 +20,7 @@ func TestExporterMetrics(t *testing.T) {
 	}{{nil, true}, {[]string{"--web.exporter-metrics"}, true}, {[]string{"--no-web.exporter-metrics"}, false}} {
 		page := serveTree(t, root, test.args...).get(t, "/metrics")
 		for _, family := range []string{
-			"go_goroutines", "go_info", "go_memstats_alloc_bytes", "process_cpu_seconds_total", "process_resident_memory_bytes",
+			"go_goroutines", "go_info", "go_memstats_heap_alloc_bytes", "process_cpu_seconds_total", "process_resident_memory_bytes",
 			"process_virtual_memory_bytes", "process_open_fds", "process_max_fds", "process_start_time_seconds",
 		} {
 			if got := strings.Contains(page.body, "\n# TYPE "+family+" "); got != test.want {
@@ -30,6 +30,23 @@ func TestExporterMetrics(t *testing.T) {
 		if !regexp.MustCompile(`(?m)^gdr_exporter_build_info\{[^}]*goversion="go[^}]*version="[^"]+"[^}]*\} 1$`).MatchString(page.body) {
 			t.Errorf("%v: no gdr_exporter_build_info", test.args)
 		}
+	}
+}
+
+// TestFamiliesAreApart: no two families are one in OpenMetrics, which knows a
+// counter by its name without _total.
+func TestFamiliesAreApart(t *testing.T) {
+	page := serveTree(t, onDisk(t, noRDMA())).get(t, "/metrics")
+	seen := map[string]bool{}
+	for _, match := range regexp.MustCompile(`(?m)^# TYPE (\S+)`).FindAllStringSubmatch(page.body, -1) {
+		name := strings.TrimSuffix(match[1], "_total")
+		if seen[name] {
+			t.Error(name)
+		}
+		seen[name] = true
+	}
+	if len(seen) < 20 {
+		t.Error(len(seen))
 	}
 }
 

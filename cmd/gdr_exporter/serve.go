@@ -5,12 +5,14 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	versioncollector "github.com/prometheus/client_golang/prometheus/collectors/version"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/version"
 	"go.uber.org/zap"
 
@@ -219,7 +221,17 @@ func (d *daemon) self() prometheus.Gatherer {
 			d.logger.Warn("no process_* metrics", zap.Error(err))
 		}
 	}
-	return registry
+	return withoutClash(registry)
+}
+
+// withoutClash leaves out the gauge go_memstats_alloc_bytes: in OpenMetrics the
+// counter go_memstats_alloc_bytes_total is a family of that name too, and parsers
+// that keep to the format refuse the page. go_memstats_heap_alloc_bytes is the same.
+func withoutClash(gatherer prometheus.Gatherer) prometheus.GathererFunc {
+	return func() ([]*dto.MetricFamily, error) {
+		families, err := gatherer.Gather()
+		return slices.DeleteFunc(families, func(mf *dto.MetricFamily) bool { return mf.GetName() == "go_memstats_alloc_bytes" }), err
+	}
 }
 
 // serveReady answers 200 once the first Snapshot has ended, whatever it found:

@@ -26,6 +26,10 @@ type kernelBoot struct {
 	pkg   string   // package of the tests, below gdr_exporter/; "" for this one
 	flags []string // of vmtest
 	tests []string // what follows TestInKernel
+	// check looks, outside the virtual machine, at what the tests left in a
+	// directory that dirEnv names for them; nil: they leave nothing.
+	dirEnv string
+	check  func(t *testing.T, exporter, dir string)
 }
 
 var kernelBoots = []kernelBoot{
@@ -82,6 +86,13 @@ var kernelBoots = []kernelBoot{
 		name:  "prober",
 		flags: []string{"--devices", "6", "--topology", "gdr", "--module", "../../gpu/affinity/testdata/module/gdrtest_pci"},
 		tests: []string{"ProberFaults", "ProberTraffic", "ProberPort", "ProberKilled"},
+	},
+	{
+		name:   "capture",
+		flags:  []string{"--devices", "4", "--topology", "gdr"},
+		tests:  []string{"Capture"},
+		dirEnv: captureDirEnv,
+		check:  checkCaptures,
 	},
 	{
 		name: "PCIe page",
@@ -163,6 +174,11 @@ func buildPrograms(t *testing.T) kernelPrograms {
 func (p kernelPrograms) run(t *testing.T, boot kernelBoot) {
 	args := append([]string{"--timeout", "8m", "--env", inKernelEnv + "=1", "--env", binaryEnv + "=" + p.exporter}, boot.flags...)
 	pattern := fmt.Sprintf("^TestInKernel(%s)$", strings.Join(boot.tests, "|"))
+	var dir string
+	if boot.check != nil {
+		dir = emptyDir(t)
+		args = append(args, "--share", dir, "--env", boot.dirEnv+"="+dir)
+	}
 	args = append(args, "--", p.tests[boot.pkg], "-test.v", "-test.run", pattern)
 	var output bytes.Buffer
 	cmd := exec.CommandContext(t.Context(), p.vmtest, args...)
@@ -181,5 +197,8 @@ func (p kernelPrograms) run(t *testing.T, boot kernelBoot) {
 	}
 	if err != nil {
 		t.Errorf("vmtest: %v", err)
+	}
+	if boot.check != nil && !t.Failed() {
+		boot.check(t, p.exporter, dir)
 	}
 }

@@ -113,8 +113,8 @@ func TestInKernelProcess(t *testing.T) {
 	if visible, err := new(process.Proc).Visible(); !visible || err != nil {
 		t.Errorf("on the host: %v, %v", visible, err)
 	}
-	wholePage(t).wantNone(t, "gdr_process_")
-	page := wholePage(t, "--collector.process")
+	processPage(t).wantNone(t, "gdr_process_")
+	page := processPage(t, "--collector.process")
 	page.want(t, "gdr_process_visible{}", 1)
 	page.wantNone(t, "gdr_process_jobs") // there is no NVML
 	page.want(t, named("gdr_scrape_collector_success", "collector", "process"), 1)
@@ -128,8 +128,8 @@ func TestInKernelProcess(t *testing.T) {
 	}
 }
 
-// wholePage is the page with all collectors.
-func wholePage(t *testing.T, args ...string) series {
+// processPage is the page with all collectors.
+func processPage(t *testing.T, args ...string) series {
 	t.Helper()
 	status, body, err := startFresh(t, append(args, "--rdma.device-include=rxe0", "--scrape.deadline=30s")...).get("/metrics")
 	if err != nil || status != http.StatusOK {

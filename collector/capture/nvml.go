@@ -38,9 +38,11 @@ type nvmlRecorder struct {
 
 func (r *nvmlRecorder) open(open opener) opener {
 	return func(path string) (gpu.Library, error) {
-		library, err := open(path)
-		note(r.answers, answerKey{PartNVML, questionOpen + path}, true, err)
-		if err != nil {
+		var library gpu.Library
+		if _, err := ask(r.answers, PartNVML, questionOpen+path, func() (loaded bool, err error) {
+			library, err = open(path)
+			return true, err
+		}); err != nil {
 			return nil, err
 		}
 		recorded, t := tape.Record(library)
@@ -66,9 +68,10 @@ func (r *nvmlRecorder) recorded() []Answer {
 	}
 	add := func(prefix string, all tape.Answers) {
 		for question, a := range all {
-			answer := Answer{Part: PartNVML, Question: prefix + question, Last: Value{Return: int(a.Return), JSON: a.Value}}
+			answer := Answer{Part: PartNVML, Question: prefix + question, Last: valueOf(a)}
 			if first, differs := a.First(); differs {
-				answer.First = &Value{Return: int(first.Return), JSON: first.Value}
+				value := valueOf(first)
+				answer.First = &value
 			}
 			answers = append(answers, answer)
 		}
@@ -80,6 +83,16 @@ func (r *nvmlRecorder) recorded() []Answer {
 	return answers
 }
 
+// valueOf is an answer of the tape.
+func valueOf(a tape.Answer) Value {
+	return Value{Return: int(a.Return), Hang: a.Hang, JSON: a.Value}
+}
+
+// onTape is the reverse of valueOf.
+func onTape(v *Value) tape.Answer {
+	return tape.Answer{Return: tape.Return(v.Return), Hang: v.Hang, Value: v.JSON}
+}
+
 // tapeOf puts a recording's answers together to a tape.
 func tapeOf(answers []Answer) *tape.Tape {
 	t := &tape.Tape{Symbols: map[string]bool{}, Library: tape.Answers{}}
@@ -88,7 +101,7 @@ func tapeOf(answers []Answer) *tape.Tape {
 		if a.Part != PartNVML || strings.HasPrefix(a.Question, questionOpen) {
 			continue
 		}
-		answer := tape.Answer{Return: tape.Return(a.Last.Return), Value: a.Last.JSON}
+		answer := onTape(&a.Last)
 		if name, is := strings.CutPrefix(a.Question, questionSymbol); is {
 			t.Symbols[name] = string(a.Last.JSON) == "true"
 			continue
@@ -132,7 +145,7 @@ func changedTape(t *tape.Tape, answers map[answerKey]*Value) *tape.Tape {
 		if key.part != PartNVML {
 			continue
 		}
-		answer := tape.Answer{Return: tape.Return(v.Return), Value: v.JSON}
+		answer := onTape(v)
 		device, question, is := deviceQuestion(key.question)
 		switch {
 		case !is:

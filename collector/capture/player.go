@@ -35,8 +35,12 @@ func Play(recording *Recording) *Player {
 	return p
 }
 
-// Close lets go of what hangs: it returns as interrupted.
-func (p *Player) Close() { p.close.Do(func() { close(p.closed) }) }
+// Close lets go of what hangs: it returns as interrupted, a call of NVML as timed
+// out.
+func (p *Player) Close() {
+	p.close.Do(func() { close(p.closed) })
+	p.nvml.player.Close()
+}
 
 // Unrecorded returns what was asked for in vain. The readers met an error
 // instead, called not_recorded.

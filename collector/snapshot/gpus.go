@@ -121,7 +121,7 @@ func (m *GPUs) presence(g *GPU) Presence {
 		return PresenceNVML // it answers, whatever others say
 	case g.gone && g.PCI == nil:
 		return PresenceLost
-	case g.PCI == nil:
+	case g.PCI == nil, g.PCI.DriverUnknown && !g.Bound():
 		return PresenceUnseen
 	case strings.Contains(g.PCI.Driver, "vfio"): // vfio-pci, nvgrace_gpu_vfio_pci, nvidia_vgpu_vfio
 		return PresencePassthrough

@@ -76,15 +76,17 @@ type Listing struct {
 
 // Node is a function's place in the tree.
 type Node struct {
-	Address   string // as sysfs writes it, 0000:3b:00.0
-	Kind      Kind
-	Vendor    uint64             // vendor, such as 0x10de; 0 not known
-	Device    uint64             // device
-	Class     uint64             // class, such as 0x030200
-	Driver    string             // basename of the driver link; "" unbound
-	HadNVIDIA bool               // it is or was bound to nvidia since the reader began
-	NUMANode  sysread.Maybe[int] // numa_node; unknown for the kernel's -1
-	LocalCPUs string             // local_cpulist; "" where the NUMA node is not known
+	Address string // as sysfs writes it, 0000:3b:00.0
+	Kind    Kind
+	Vendor  uint64 // vendor, such as 0x10de; 0 not known
+	Device  uint64 // device
+	Class   uint64 // class, such as 0x030200
+	Driver  string // basename of the driver link; "" unbound
+	// DriverUnknown: the link could not be read, so that no Driver is not unbound.
+	DriverUnknown bool
+	HadNVIDIA     bool               // it is or was bound to nvidia since the reader began
+	NUMANode      sysread.Maybe[int] // numa_node; unknown for the kernel's -1
+	LocalCPUs     string             // local_cpulist; "" where the NUMA node is not known
 	// Upstream is the address of the bridge above, "" below a host bridge.
 	Upstream string
 	// HostBridge is the directory of the PCI root, such as pci0000:3a.
@@ -102,6 +104,8 @@ type Node struct {
 	DataDirect bool
 	// IOMMUGroup is the basename of iommu_group, "" without an IOMMU.
 	IOMMUGroup string
+	// IOMMUUnknown: the link could not be read, so that no IOMMUGroup is not no IOMMU.
+	IOMMUUnknown bool
 	// IOMMUType is /sys/kernel/iommu_groups/N/type: DMA, DMA-FQ, identity, ...; "" not known.
 	IOMMUType string
 }

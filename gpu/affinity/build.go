@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"syscall"
@@ -54,19 +56,40 @@ type build struct {
 	read      []string        // functions to read, the important ones first
 }
 
-// fail notes a failure once. A function that is going away is none.
+// fail notes a failure once. What is not there is none.
 func (b *build) fail(device, source string, err error) {
 	told := slices.ContainsFunc(b.listing.Failed, func(e sysread.ReadError) bool { return e.Device == device && e.Source == source })
-	if !told && !sysread.Vanished(err) {
+	if !told && !errors.Is(err, fs.ErrNotExist) {
 		b.listing.Failed = append(b.listing.Failed, sysread.ReadError{Device: device, Source: source, Err: err})
 	}
+}
+
+// failFile is fail for a function's file. A function that is going away is none.
+func (b *build) failFile(f *function, name string, err error) {
+	if !vanished(&b.io, b.path(f, name), err) {
+		b.fail(f.address, name, err)
+	}
+}
+
+// link returns the last element of the target of a function's link, "" without
+// the link; known is false if that could not be found out.
+func (b *build) link(f *function, name string) (base string, known bool) {
+	target, err := b.io.Readlink(b.path(f, name))
+	switch {
+	case err == nil:
+		return filepath.Base(target), true
+	case sysread.Absent(err):
+		return "", true
+	}
+	b.failFile(f, name, err)
+	return "", false
 }
 
 // text reads a file of a function, "" if there is none.
 func (b *build) text(f *function, name string) string {
 	text, err := sysread.ReadOnce(&b.io, b.path(f, name))
 	if err != nil {
-		b.fail(f.address, name, err)
+		b.failFile(f, name, err)
 		return ""
 	}
 	return text
@@ -76,7 +99,7 @@ func (b *build) text(f *function, name string) string {
 func (b *build) number(f *function, name string) sysread.Maybe[uint64] {
 	value, err := hexFile(&b.io, b.path(f, name))
 	if err != nil {
-		b.fail(f.address, name, err)
+		b.failFile(f, name, err)
 		return sysread.Maybe[uint64]{}
 	}
 	return sysread.Some(value)
@@ -124,8 +147,9 @@ func (b *build) classify(f *function) {
 		f.identified = true
 		return
 	case err != nil:
-		b.fail(f.address, "class", err)
-		f.gpu = b.io.LinkBase(b.path(f, "driver")) == driverNVIDIA
+		b.failFile(f, "class", err)
+		driver, _ := b.link(f, "driver")
+		f.gpu = driver == driverNVIDIA
 		return
 	}
 	f.class, f.identified, f.gpu = class, true, false
@@ -136,10 +160,15 @@ func (b *build) classify(f *function) {
 	b.ids(f)
 	f.identified = f.vendor.Known
 	f.dataDirect = class == classDataDirect && f.vendor.Value == vendorMellanox
-	nvidia := f.vendor.Value == vendorNVIDIA || !f.vendor.Known && b.io.LinkBase(b.path(f, "driver")) == driverNVIDIA
+	nvidia := f.vendor.Value == vendorNVIDIA
+	if !f.vendor.Known {
+		driver, _ := b.link(f, "driver")
+		nvidia = driver == driverNVIDIA
+	}
 	f.gpu = display && nvidia || b.standIns[fmt.Sprintf("%04x:%04x", f.vendor.Value, f.device.Value)]
-	if f.gpu && b.io.LinkBase(b.path(f, "physfn")) != "" {
-		f.gpu = false // a slice of a GPU for a virtual machine (vGPU)
+	if f.gpu {
+		physical, _ := b.link(f, "physfn")
+		f.gpu = physical == "" // else a slice of a GPU for a virtual machine (vGPU)
 	}
 }
 
@@ -186,7 +215,7 @@ func (b *build) locate(address string) *endpoint {
 		if b.leaves(f, err) {
 			return nil
 		}
-		b.fail(address, "numa_node", err)
+		b.failFile(f, "numa_node", err)
 		return e
 	}
 	node, err := strconv.Atoi(text)
@@ -235,7 +264,7 @@ func (b *build) findGPUs() {
 		}
 		// The driver first: of a function that is still there after it, an absent
 		// link means unbound and not removed.
-		driver := b.io.LinkBase(b.path(f, "driver"))
+		driver, known := b.link(f, "driver")
 		if b.missing(address) {
 			continue
 		}
@@ -250,7 +279,7 @@ func (b *build) findGPUs() {
 			bound := b.bound[address]
 			if f.driver == driverNVIDIA {
 				bound = history{had: true, last: true, at: b.options.Now()}
-			} else if b.options.Now().Sub(bound.at) >= unboundFor {
+			} else if known && b.options.Now().Sub(bound.at) >= unboundFor {
 				bound.last = false
 			}
 			b.bound[address] = bound
@@ -352,7 +381,7 @@ func (b *build) choose() {
 // shows which they are, else all that are not put aside. A virtual function
 // whose physical one is a NIC here shares that one's link and errors.
 func (b *build) reads(address string) bool {
-	if physical := b.io.LinkBase(b.path(b.functions[address], "physfn")); b.nics[physical] != nil {
+	if physical, _ := b.link(b.functions[address], "physfn"); b.nics[physical] != nil {
 		return false
 	}
 	role := b.roleOf(address)
@@ -408,7 +437,8 @@ func (b *build) node(address string) Node {
 	f := b.functions[address]
 	b.ids(f)
 	n := Node{Address: address, Kind: b.wanted[address], Vendor: f.vendor.Value, Device: f.device.Value, Class: f.class}
-	n.Driver = b.io.LinkBase(b.path(f, "driver"))
+	driver, known := b.link(f, "driver")
+	n.Driver, n.DriverUnknown = driver, !known
 	n.HadNVIDIA = b.bound[address].had
 	if f.identified && f.class == 0 { // IncludeGPU kept us from looking
 		n.Class = b.number(f, "class").Value
@@ -417,10 +447,12 @@ func (b *build) node(address string) Node {
 		n.NUMANode, n.Upstream, n.HostBridge = e.numa, e.upstream(), e.hostBridge
 	}
 	if n.NUMANode.Known {
-		n.LocalCPUs = b.text(f, "local_cpulist")
+		n.LocalCPUs = b.cpus(f)
 	}
-	n.PhysicalFunction = b.io.LinkBase(b.path(f, "physfn"))
-	if n.IOMMUGroup = b.io.LinkBase(b.path(f, "iommu_group")); n.IOMMUGroup != "" {
+	n.PhysicalFunction, _ = b.link(f, "physfn")
+	n.IOMMUGroup, known = b.link(f, "iommu_group")
+	n.IOMMUUnknown = !known
+	if n.IOMMUGroup != "" {
 		n.IOMMUType = b.groupType(n.IOMMUGroup)
 	}
 	if n.Kind == KindNIC {
@@ -433,6 +465,24 @@ func (b *build) node(address string) Node {
 	return n
 }
 
+// cpuListPattern matches a list of CPUs such as 0-55,112-167. A node without CPUs
+// has an empty one.
+var cpuListPattern = regexp.MustCompile(`^([0-9]{1,6}(-[0-9]{1,6})?(,[0-9]{1,6}(-[0-9]{1,6})?)*)?$`)
+
+// cpus reads the CPUs near a function.
+func (b *build) cpus(f *function) string {
+	const name = "local_cpulist"
+	text := b.text(f, name)
+	if !cpuListPattern.MatchString(text) {
+		b.fail(f.address, name, sysread.Invalid(text))
+		return ""
+	}
+	return text
+}
+
+// groupTypePattern matches the words for an IOMMU domain: identity, DMA-FQ.
+var groupTypePattern = regexp.MustCompile(`^[A-Za-z][A-Za-z-]{0,31}$`)
+
 // groupType reads an IOMMU group's type, which kernels have since 5.11.
 func (b *build) groupType(group string) string {
 	if kind, found := b.types[group]; found {
@@ -442,8 +492,12 @@ func (b *build) groupType(group string) string {
 		b.types = map[string]string{}
 	}
 	kind, err := sysread.ReadOnce(&b.io, b.options.Sysfs+"/kernel/iommu_groups/"+group+"/type")
+	if err == nil && !groupTypePattern.MatchString(kind) {
+		err = sysread.Invalid(kind)
+	}
 	if err != nil {
 		b.fail("", "iommu_groups/type", err)
+		kind = ""
 	}
 	b.types[group] = kind
 	return kind

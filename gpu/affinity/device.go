@@ -45,13 +45,13 @@ func (b *build) device(name string) *device {
 	switch {
 	case err == nil:
 		d.parent = filepath.Dir(filepath.Dir(path))
-	case errors.Is(err, syscall.EINVAL): // no link
+	case errors.Is(err, syscall.EINVAL) && !b.isLink(link):
 		if info, err := b.io.Stat(b.options.Sysfs + "/" + link); err != nil || info.Kind != sysread.KindDir {
 			return nil
 		}
 		// A directory, as in a copy of the tree.
-		if path, err = b.resolve(link + "/device"); err == nil {
-			d.parent = path
+		if d.parent, err = b.resolve(link + "/device"); err != nil {
+			b.fail(name, "device", err)
 		}
 	default:
 		b.fail(name, "class/infiniband", err)
@@ -64,6 +64,13 @@ func (b *build) device(name string) *device {
 	d.parent = ""
 	d.function = b.ofNetdev(b.parentNetdev(name))
 	return d
+}
+
+// isLink reports whether a path below sysfs is a link, be it one that cannot be
+// read.
+func (b *build) isLink(path string) bool {
+	info, err := b.io.Lstat(b.options.Sysfs + "/" + path)
+	return err == nil && info.Kind == sysread.KindLink
 }
 
 // resolve follows all links of a path below sysfs.
@@ -104,7 +111,8 @@ func (b *build) ofNetdev(netdev string) string {
 	}
 	names, err := sysread.ReadNames(&b.io, b.options.Sysfs+"/class/net/"+netdev)
 	if err != nil {
-		return "" // of another network namespace, or gone
+		b.fail("", "class/net", err) // unless of another network namespace, or gone
+		return ""
 	}
 	var lower []string
 	for _, name := range names {
@@ -125,6 +133,7 @@ func (b *build) netdevFunction(netdev string) string {
 	b.io.Request()
 	path, err := followLink(&b.io, b.options.Sysfs, "class/net/"+netdev)
 	if err != nil {
+		b.fail("", "class/net", err)
 		return ""
 	}
 	p, _ := parsePlace(path)
@@ -141,7 +150,7 @@ func (b *build) plane(d *device) bool {
 	dir := b.options.Sysfs + "/" + d.parent + "/infiniband_verbs"
 	nodes, err := sysread.ReadNames(&b.io, dir)
 	if err != nil || len(nodes) == 0 {
-		return false // ib_uverbs is not loaded, or not done with the device
+		return false // ib_uverbs is not loaded, or not done with the device; package rdma counts errors
 	}
 	for _, node := range nodes {
 		owner, err := sysread.ReadOnce(&b.io, dir+"/"+node+"/ibdev")

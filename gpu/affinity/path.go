@@ -101,6 +101,8 @@ func translation(gpu, nic *Function) IOMMU {
 // domain tells how a function's addresses are treated: not at all without a group.
 func domain(node *Node) IOMMU {
 	switch {
+	case node.IOMMUUnknown:
+		return IOMMUUnknown
 	case node.IOMMUGroup == "":
 		return IOMMUNone
 	case node.IOMMUType == "identity":

@@ -930,18 +930,42 @@ func TestPartialProc(t *testing.T) {
 	}
 }
 
-// A device that goes away while it is read is absent and no error.
+// goingFiles are those of a host on which everything goes away: what is read says
+// ENODEV, and the next look that there is nothing.
+type goingFiles struct{ sysread.Files }
+
+func (goingFiles) ReadAt(string, []byte, int64) (int, error) { return 0, syscall.ENODEV }
+func (goingFiles) ReadDir(string) ([]sysread.Entry, error)   { return nil, syscall.ENODEV }
+func (goingFiles) Lstat(string) (sysread.Info, error)        { return sysread.Info{}, syscall.ENOENT }
+func (goingFiles) ReadLines(string, int, func([]byte) bool) ([]byte, error) {
+	return nil, syscall.ENODEV
+}
+
+// A file that goes away while it is read is absent and no error.
 func TestVanishing(t *testing.T) {
-	h, fs := mounted(t, "legacy-mode")
-	for _, s := range sources {
-		fs.Set(s.path, rdmatest.Rule{Errno: syscall.ENODEV, OpenErrno: syscall.ENODEV})
-	}
-	reading, errs := h.reader.Read(h.now)
+	h := scene(t, "legacy-mode")
+	options := drivertest.Options(h.dir)
+	options.Files = goingFiles{sysread.Below("/")}
+	reading, errs := driver.NewReader(options).Read(h.now)
 	for _, err := range errs {
 		t.Error(err)
 	}
 	if reading.Peermem[0].References.Known || reading.Lockdown.Known {
 		t.Errorf("%+v", reading)
+	}
+}
+
+// A file that says that there is no device and yet stays is one that cannot be
+// read: what it would tell is unknown, not absent.
+func TestStayingENODEV(t *testing.T) {
+	h, fs := mounted(t, "legacy-mode")
+	paths := []string{"sys/module/nvidia/initstate", "sys/kernel/mm/memory_peers", "sys/kernel/security/lockdown"}
+	for _, path := range paths {
+		fs.Set(path, rdmatest.Rule{Errno: syscall.ENODEV, OpenErrno: syscall.ENODEV})
+	}
+	reading, errs := h.reader.Read(h.now)
+	if len(errs) != len(paths) || reading.Modules[0].Loaded().Known || reading.MemoryPeers.Present.Known || reading.Lockdown.Known {
+		t.Errorf("%v: %+v", errs, reading)
 	}
 }
 

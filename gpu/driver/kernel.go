@@ -9,7 +9,7 @@ import (
 // kernelRelease reads the running kernel's release, as uname -r prints it.
 func (p *pass) kernelRelease() sysread.Maybe[string] {
 	const source = "sys/kernel/osrelease"
-	release, _ := p.version(deviceName, source, p.options.Procfs+"/"+source)
+	release, _ := p.version(deviceName, source, p.options.Procfs+"/"+source, dottedVersion)
 	return release
 }
 
@@ -66,8 +66,8 @@ func (p *pass) rdmaCore() sysread.Maybe[RDMACore] {
 	}
 	var core RDMACore
 	var version outcome
-	core.Version, version = p.version(moduleCore, "version", p.moduleFile(moduleCore, "version"))
-	core.SrcVersion, _ = p.version(moduleCore, "srcversion", p.moduleFile(moduleCore, "srcversion"))
+	core.Version, version = p.version(moduleCore, "version", p.moduleFile(moduleCore, "version"), dottedVersion)
+	core.SrcVersion, _ = p.version(moduleCore, "srcversion", p.moduleFile(moduleCore, "srcversion"), sourceVersion)
 	text, taint := p.text(moduleCore, "taint", p.moduleFile(moduleCore, "taint"))
 	_, compat := p.inode(moduleCompat)
 	switch {

@@ -2,6 +2,7 @@ package driver
 
 import (
 	"bytes"
+	"regexp"
 	"slices"
 
 	"gdr_exporter/collector/sysread"
@@ -58,6 +59,9 @@ func (p *pass) inode(name string) (inode uint64, o outcome) {
 	o = p.try(name, "module/"+name, path, func() error {
 		info, err := p.io.Stat(path)
 		inode = info.Inode
+		if err == nil && info.Kind != sysread.KindDir {
+			return errNoDirectory
+		}
 		return err
 	})
 	return inode, o
@@ -76,8 +80,18 @@ func (p *pass) module(name string) Module {
 	}
 	m.State = p.moduleState(name, m.inode)
 	m.Present = m.State != StateAbsent
-	m.Version, _ = p.version(name, "version", p.moduleFile(name, "version"))
+	m.Version, _ = p.version(name, "version", p.moduleFile(name, "version"), versionForm(name))
 	return m
+}
+
+// versionForm is the form of a module's version. The driver's own modules have
+// the driver's, the others versions of their own.
+func versionForm(module string) *regexp.Regexp {
+	switch module {
+	case "nvidia", "nvidia_uvm", "nvidia_modeset", moduleNvidiaPeermem:
+		return driverVersion
+	}
+	return dottedVersion
 }
 
 // moduleState reads the state of a module that has a directory.

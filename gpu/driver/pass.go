@@ -1,7 +1,9 @@
 package driver
 
 import (
+	"errors"
 	"regexp"
+	"syscall"
 	"time"
 
 	"gdr_exporter/collector/sysread"
@@ -29,10 +31,16 @@ const (
 	failed         // it could not be read; the error is counted
 )
 
-// try calls read unless what the key stands for, usually a path, has refused to
-// be read within the slow interval: a privilege that is missing stays missing,
-// and one error per interval says it. The error counts for device and source.
-func (p *pass) try(device, source, key string, read func() error) outcome {
+// try calls read, of a path, unless it has refused to be read within the slow
+// interval: a privilege that is missing stays missing, and one error per interval
+// says it. The error counts for device and source.
+func (p *pass) try(device, source, path string, read func() error) outcome {
+	return p.tryAs(path, device, source, path, read)
+}
+
+// tryAs is try where a path may refuse one thing and not another: the key stands
+// for what is asked of it.
+func (p *pass) tryAs(key, device, source, path string, read func() error) outcome {
 	if p.now.Before(p.refused[key]) {
 		return failed
 	}
@@ -41,7 +49,7 @@ func (p *pass) try(device, source, key string, read func() error) outcome {
 	case err == nil:
 		delete(p.refused, key)
 		return found
-	case sysread.Vanished(err) || sysread.Absent(err):
+	case p.gone(path, err):
 		delete(p.refused, key)
 		return absent
 	}
@@ -53,6 +61,17 @@ func (p *pass) try(device, source, key string, read func() error) outcome {
 	}
 	p.fail(device, source, err)
 	return failed
+}
+
+// gone reports whether err, of a path, says that there is no such thing (any
+// more). ENODEV says so of a file that is being taken away; one that stays and
+// answers so cannot be read.
+func (p *pass) gone(path string, err error) bool {
+	if !errors.Is(err, syscall.ENODEV) {
+		return sysread.Absent(err)
+	}
+	_, err = p.io.Lstat(path)
+	return err != nil
 }
 
 func (p *pass) fail(device, source string, err error) {
@@ -68,14 +87,22 @@ func (p *pass) text(device, source, path string) (text string, o outcome) {
 	return text, o
 }
 
-// versionText matches what is taken for a version: of a driver ("580.95.05"),
-// of an RDMA stack ("24.10-0.7.0"), a module's srcversion.
-var versionText = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z._+~:-]{0,63}$`)
+// Forms of what is read as a version.
+var (
+	// dottedVersion matches that of a module, of an RDMA stack, of a kernel:
+	// 2.4, 1.3-0, 24.10-0.7.0, 6.8.0-45-generic.
+	dottedVersion = regexp.MustCompile(`^[0-9]{1,4}\.[0-9A-Za-z._+~:-]{1,60}$`)
+	// clientVersion matches that of a peer memory client, which may have no dot.
+	clientVersion = regexp.MustCompile(`^[0-9]{1,4}(\.[0-9A-Za-z._+~:-]{1,60})?$`)
+	// sourceVersion matches a module's srcversion, a sum of its source.
+	sourceVersion = regexp.MustCompile(`^[0-9A-F]{8,32}$`)
+)
 
-// version reads a file that holds a version.
-func (p *pass) version(device, source, path string) (sysread.Maybe[string], outcome) {
+// version reads a file that holds a version of a form. Text of another form is
+// none: compared with a version, it would be another one.
+func (p *pass) version(device, source, path string, form *regexp.Regexp) (sysread.Maybe[string], outcome) {
 	text, o := p.text(device, source, path)
-	if o == found && !versionText.MatchString(text) {
+	if o == found && !form.MatchString(text) {
 		p.fail(device, source, sysread.Invalid(text))
 		o = failed
 	}
@@ -102,7 +129,7 @@ func (p *pass) number(device, source, path string) sysread.Maybe[uint64] {
 // exists is access(path, F_OK), as libraries ask: a file may be seen that may
 // not be read.
 func (p *pass) exists(device, source, path string) sysread.Maybe[bool] {
-	switch p.try(device, source, "access "+path, func() error { return p.io.Access(path) }) {
+	switch p.tryAs("access "+path, device, source, path, func() error { return p.io.Access(path) }) {
 	case found:
 		return sysread.Some(true)
 	case absent:
@@ -112,10 +139,19 @@ func (p *pass) exists(device, source, path string) sysread.Maybe[bool] {
 	}
 }
 
+// errNoDirectory says that something else is where a directory should be, which
+// is not the same as nothing.
+var errNoDirectory = errors.New("not a directory")
+
 // names lists a directory.
 func (p *pass) names(device, source, path string) (names []string, o outcome) {
 	o = p.try(device, source, path, func() (err error) {
 		names, err = sysread.ReadNames(&p.io, path)
+		if errors.Is(err, syscall.ENOTDIR) {
+			if _, missing := p.io.Lstat(path); missing == nil {
+				return errNoDirectory
+			}
+		}
 		return err
 	})
 	return names, o

@@ -74,9 +74,14 @@ func (p *pass) topologyOverride() sysread.Maybe[uint64] {
 	if value := procFile(p, "params", parseOverride); value.Known {
 		return value
 	}
-	text, o := p.text("nvidia", "parameters/NVreg_"+overrideOption, p.moduleFile("nvidia", "parameters/NVreg_"+overrideOption))
-	if value, err := strconv.ParseUint(text, 0, 32); o == found && err == nil {
-		return sysread.Some(value)
+	const module, option = "nvidia", "parameters/NVreg_" + overrideOption
+	text, o := p.text(module, option, p.moduleFile(module, option))
+	if o == found {
+		value, err := strconv.ParseUint(text, 0, 32)
+		if err == nil {
+			return sysread.Some(value)
+		}
+		p.fail(module, option, sysread.Invalid(text))
 	}
 	text, o = p.text("nvidia", "parameters/NVreg_RegistryDwords", p.moduleFile("nvidia", "parameters/NVreg_RegistryDwords"))
 	if o == found {
@@ -162,6 +167,10 @@ func (p *pass) partial() bool {
 		fields := strings.Fields(string(line)) // id, parent, device, root, mount point, ...
 		return len(fields) > 4 && (fields[4] == dir || strings.HasPrefix(fields[4], dir+"/"))
 	}
-	text, err := p.io.ReadLines(p.options.Mounts, 1<<20, over)
-	return err == nil && len(text) > 0
+	var text []byte
+	p.try(deviceName, "mountinfo", p.options.Mounts, func() (err error) {
+		text, err = p.io.ReadLines(p.options.Mounts, 1<<20, over)
+		return err
+	})
+	return len(text) > 0
 }

@@ -17,6 +17,8 @@ import (
 type Player struct {
 	tape    func() *Tape // as it is now
 	devices []*playedDevice
+	closed  chan struct{}
+	close   sync.Once
 
 	mu      sync.Mutex
 	missing map[string]bool
@@ -30,7 +32,7 @@ func Play(t *Tape) *Player { return PlayFrom(len(t.Devices), func() *Tape { retu
 // that tape returns then, which always has so many devices and is not changed once
 // it was returned.
 func PlayFrom(devices int, tape func() *Tape) *Player {
-	p := &Player{tape: tape, missing: map[string]bool{}}
+	p := &Player{tape: tape, missing: map[string]bool{}, closed: make(chan struct{})}
 	for i := range devices {
 		p.devices = append(p.devices, &playedDevice{p, i})
 	}
@@ -40,6 +42,10 @@ func PlayFrom(devices int, tape func() *Tape) *Player {
 // Open is for gpu.Options.Open.
 func (p *Player) Open(string) (gpu.Library, error) { return p, nil }
 
+// Close lets go of the calls that hang: they time out, and so does every later one
+// of them.
+func (p *Player) Close() { p.close.Do(func() { close(p.closed) }) }
+
 // Unrecorded returns the questions to which the tape has no answer.
 func (p *Player) Unrecorded() []string {
 	p.mu.Lock()
@@ -47,7 +53,8 @@ func (p *Player) Unrecorded() []string {
 	return slices.Sorted(maps.Keys(p.missing))
 }
 
-// played returns the answer to a question.
+// played returns the answer to a question. A call that hung does not return
+// before the player is closed.
 func played[T any](p *Player, answers Answers, question string) (T, nvml.Return) {
 	var value T
 	answer, found := answers[question]
@@ -56,6 +63,10 @@ func played[T any](p *Player, answers Answers, question string) (T, nvml.Return)
 		defer p.mu.Unlock()
 		p.missing[question] = true
 		return value, nvml.ERROR_NOT_SUPPORTED
+	}
+	if answer.Hang {
+		<-p.closed
+		return value, nvml.ERROR_TIMEOUT
 	}
 	if answer.Return == nvml.SUCCESS && len(answer.Value) > 0 && json.Unmarshal(answer.Value, &value) != nil {
 		var none T

@@ -21,8 +21,18 @@ type Tape struct {
 	// Devices are the answers about each device that a handle was got of.
 	Devices []Answers `json:"devices"`
 
-	mu sync.Mutex
+	mu         sync.Mutex
+	unanswered map[call]int // calls that have not returned, while it is recorded
 }
+
+// call is a call of the library, or about one of the tape's devices.
+type call struct {
+	device   int // library for none
+	question string
+}
+
+// library is the number of no device.
+const library = -1
 
 // Return is a return code of NVML, 0 for success.
 type Return = nvml.Return
@@ -34,6 +44,9 @@ type Answers map[string]Answer
 type Answer struct {
 	Return nvml.Return     `json:"return,omitempty"`
 	Value  json.RawMessage `json:"value,omitempty"`
+	// Hang: the call had not returned when the tape was copied. There is neither a
+	// code nor a value then.
+	Hang bool `json:"hang,omitempty"`
 
 	first *Answer // to the same question; nil if this is the first one
 }
@@ -41,14 +54,16 @@ type Answer struct {
 // First returns the first answer to the question; false if there has been no
 // other since.
 func (a *Answer) First() (Answer, bool) {
-	if a.first == nil || a.first.Return == a.Return && bytes.Equal(a.first.Value, a.Value) {
+	if a.first == nil || a.first.Hang == a.Hang && a.first.Return == a.Return && bytes.Equal(a.first.Value, a.Value) {
 		return Answer{}, false
 	}
 	return *a.first, true
 }
 
 // newTape returns an empty tape.
-func newTape() *Tape { return &Tape{Symbols: map[string]bool{}, Library: Answers{}} }
+func newTape() *Tape {
+	return &Tape{Symbols: map[string]bool{}, Library: Answers{}, unanswered: map[call]int{}}
+}
 
 // Parse reads a tape from JSON.
 func Parse(text []byte) (*Tape, error) {
@@ -61,13 +76,12 @@ func Parse(text []byte) (*Tape, error) {
 
 // JSON returns the tape as indented JSON, the same for the same answers.
 func (t *Tape) JSON() ([]byte, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	text, err := json.MarshalIndent(t, "", " ")
+	text, err := json.MarshalIndent(t.Copy(), "", " ")
 	return append(text, '\n'), err
 }
 
-// Copy returns the tape as it is now.
+// Copy returns the tape as it is now. A call that has not returned is on it as one
+// that hangs.
 func (t *Tape) Copy() *Tape {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -75,7 +89,30 @@ func (t *Tape) Copy() *Tape {
 	for _, device := range t.Devices {
 		c.Devices = append(c.Devices, maps.Clone(device))
 	}
+	for asked := range t.unanswered {
+		answers := c.Library
+		if asked.device != library {
+			answers = c.Devices[asked.device]
+		}
+		put(answers, asked.question, Answer{Hang: true})
+	}
 	return c
+}
+
+// asking says that a call has begun; what it returns is called once the call has
+// returned.
+func (t *Tape) asking(device int, question string) (answered func()) {
+	asked := call{device, question}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.unanswered[asked]++
+	return func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if t.unanswered[asked]--; t.unanswered[asked] == 0 {
+			delete(t.unanswered, asked)
+		}
+	}
 }
 
 // question names a call and its arguments.
@@ -109,6 +146,11 @@ func note[T any](t *Tape, answers Answers, question string, value T, ret nvml.Re
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	put(answers, question, answer)
+}
+
+// put makes an answer the last one to a question.
+func put(answers Answers, question string, answer Answer) {
 	if before, asked := answers[question]; asked {
 		answer.first = before.first
 		if before.first == nil {

@@ -2,6 +2,7 @@ package netdev
 
 import (
 	"errors"
+	"net"
 	"syscall"
 	"time"
 
@@ -156,13 +157,32 @@ func (p *pass) visible() (visible, known bool) {
 	if index != p.index {
 		p.index, p.stats, p.config = index, statistics{}, config{}
 	}
+	failed := len(p.errs)
 	if want := p.number("ifindex"); !want.Known || want.Value != uint64(index) {
-		return false, true
+		return false, len(p.errs) == failed // a number that cannot be read is not another one
 	}
 	address, err := p.ask().Address(p.name)
 	if err != nil {
 		p.fail("netdev/address", err)
 		return false, gone(err)
 	}
-	return address == "" || address == p.text("address"), true
+	if address == "" {
+		return true, true
+	}
+	return p.hasAddress(address)
+}
+
+// hasAddress reports whether the interface in sysfs has a hardware address;
+// known is false if its own cannot be read.
+func (p *pass) hasAddress(address string) (same, known bool) {
+	failed := len(p.errs)
+	text, ok := p.text("address")
+	if !ok {
+		return false, len(p.errs) == failed
+	}
+	if _, err := net.ParseMAC(text); err != nil {
+		p.fail("netdev/address", sysread.Invalid(text))
+		return false, false
+	}
+	return text == address, true
 }

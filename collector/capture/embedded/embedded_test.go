@@ -16,11 +16,11 @@ import (
 
 var (
 	update       = flag.Bool("update", false, "write the captures anew")
-	softRoCEFile = flag.String("soft-roce", "", "with -update: the capture soft-roce as it was recorded")
+	recordedFrom = flag.String("recorded", "", "with -update: NAME=FILE, a capture as gdr_exporter capture wrote it")
 )
 
 // recorded are the captures of hosts that there were. They stand still.
-var recorded = []string{"h200-2", "soft-roce"}
+var recorded = []string{"h200-1", "h200-2", "soft-roce"}
 
 // mostBytes is how large all captures together may be: they are part of every
 // program.

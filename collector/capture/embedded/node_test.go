@@ -19,7 +19,6 @@ import (
 	"gdr_exporter/gpu/driver"
 	"gdr_exporter/gpu/driver/drivertest"
 	"gdr_exporter/gpu/gputest"
-	"gdr_exporter/gpu/tape"
 	"gdr_exporter/rdma"
 	"gdr_exporter/rdma/loopback"
 	"gdr_exporter/rdma/loopback/prober"
@@ -142,35 +141,6 @@ func healthyPort(tree *rdmatest.Tree, name, rate string) {
 			}
 		}
 	}
-}
-
-// recordedVM is a virtual machine with two H200, of which all parts are recorded
-// on real hardware; no serial number, UUID or host name of it was kept.
-func recordedVM(t *testing.T) *node {
-	t.Helper()
-	text, err := os.ReadFile("../../../gpu/affinity/testdata/h200-vm.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	tree, err := rdmatest.Parse(string(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	host := drivertest.Host{Tree: tree}
-	host.File("proc/sys/kernel/osrelease", drivertest.Release+"\n")
-	for _, scene := range drivertest.Scenes {
-		if scene.Name == "h200-vm" {
-			scene.Build(host)
-		}
-	}
-	if text, err = os.ReadFile("../../../gpu/testdata/h200-x2.tape.json"); err != nil {
-		t.Fatal(err)
-	}
-	recorded, err := tape.Parse(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &node{tree: tree, open: tape.Play(recorded).Open}
 }
 
 // recording records a node with all readers, as the daemon has them.

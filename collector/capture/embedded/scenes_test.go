@@ -31,8 +31,9 @@ const healthy = "h100-8x8"
 var scenes = map[string]scene{
 	healthy:     {"", func(t *testing.T) *capture.Recording { return h100Node(t, "", nil) }},
 	"b200-8x8":  {healthy, b200Node},
-	"h200-2":    {"", h200Node},
-	"soft-roce": {"", softRoCE},
+	"h200-1":    {"", asRecorded("h200-1", "A virtual machine with one H200 and no RDMA device, recorded on real hardware (driver 580.159.04, open kernel modules). Identifiers were replaced when it was recorded.")},
+	"h200-2":    {"", asRecorded("h200-2", "A virtual machine with two H200, 18 NVLinks between them, and no RDMA device, recorded on real hardware (driver 580.159.04, open kernel modules). Identifiers were replaced when it was recorded.")},
+	"soft-roce": {"", asRecorded("soft-roce", "Two soft-RoCE devices (rdma_rxe on veth), recorded in a virtual machine while RDMA writes went over the first one. Addresses and GUIDs were replaced when it was recorded.")},
 
 	"h100-8x8-demo":      {healthy, demo},
 	"gdr-lost":           {healthy, gdrLost},
@@ -79,32 +80,29 @@ func b200Node(t *testing.T) *capture.Recording {
 	return n.recording(t)
 }
 
-func h200Node(t *testing.T) *capture.Recording {
-	n := recordedVM(t)
-	n.about = "A virtual machine with two H200 and no RDMA device, recorded on real hardware (driver 580.159.04): its GPUs, PCIe functions and driver. Identifiers were replaced when it was recorded."
-	return n.recording(t)
-}
-
-// softRoCE is as it was recorded by "gdr_exporter capture" in a test kernel:
+// asRecorded is a capture that "gdr_exporter capture" wrote on a host that there
+// was: soft-roce in a test kernel, the others beside real GPUs.
 //
 //	vmtest --devices 2 --share DIR -- gdr_exporter capture -o DIR/soft-roce.txt.gz
-//	go test ./collector/capture/embedded -update -soft-roce DIR/soft-roce.txt.gz
-func softRoCE(t *testing.T) *capture.Recording {
-	from := *softRoCEFile
-	if from == "" {
-		from = fileOf("soft-roce")
+//	go test ./collector/capture/embedded -update -recorded soft-roce=DIR/soft-roce.txt.gz
+func asRecorded(name, about string) func(*testing.T) *capture.Recording {
+	return func(t *testing.T) *capture.Recording {
+		from := fileOf(name)
+		if of, file, is := strings.Cut(*recordedFrom, "="); is && of == name {
+			from = file
+		}
+		file, err := os.Open(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		recording, err := capture.Read(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		recording.Header.About = about
+		return recording
 	}
-	file, err := os.Open(from)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	recording, err := capture.Read(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	recording.Header.About = "Two soft-RoCE devices (rdma_rxe on veth), recorded in a virtual machine while RDMA writes went over the first one. Addresses and GUIDs were replaced when it was recorded."
-	return recording
 }
 
 // gdrLost: the pair of the first GPU and NIC.
@@ -168,7 +166,7 @@ func acsOn(t *testing.T) *capture.Recording {
 	for i := range n.prober.Pairs {
 		slow(&n.prober.Pairs[i], map[loopback.Path]float64{loopback.PathGPURead: 0.46, loopback.PathGPUWrite: 0.72, loopback.PathGPU: 0.45})
 	}
-	n.prober.Runs[prober.RunKind{Depth: prober.DepthFull, Result: prober.RunSlow}] = 48
+	n.prober.Runs[prober.RunKind{Depth: prober.DepthFull, Result: prober.RunSlow}] = 24
 	return n.recording(t)
 }
 
@@ -181,10 +179,8 @@ func pcieDowntrained(t *testing.T) *capture.Recording {
 				n.tree.File(end+"/current_link_width", "8\n")
 			}
 			machine.GPUs[4].Generation, machine.GPUs[4].Width = 3, 8
-			for _, nic := range nics[4:6] {
-				slow(pairIn(n.prober, gpuAddresses[4], nic), map[loopback.Path]float64{loopback.PathGPURead: 0.29, loopback.PathGPUWrite: 0.3, loopback.PathGPU: 0.27})
-			}
-			n.prober.Runs[prober.RunKind{Depth: prober.DepthFull, Result: prober.RunSlow}] = 6
+			slow(pairIn(n.prober, gpuAddresses[4], nics[4]), map[loopback.Path]float64{loopback.PathGPURead: 0.29, loopback.PathGPUWrite: 0.3, loopback.PathGPU: 0.27})
+			n.prober.Runs[prober.RunKind{Depth: prober.DepthFull, Result: prober.RunSlow}] = 3
 		})
 }
 
@@ -289,10 +285,27 @@ func busyNode(t *testing.T) *capture.Recording {
 				pair.LastSuccess = map[prober.Depth]time.Time{prober.DepthFull: full.Time, prober.DepthRegister: registered}
 				pair.Skip = prober.ReasonNICBusy
 			}
-			n.prober.Skips[prober.ReasonNICBusy] = 112
+			n.prober.Skips[prober.ReasonNICBusy] = 56
 			n.scenario = traffic(h100.bandwidth * 2.4)
 			n.scenario.About = "A job that keeps all ports at four fifths of their rate."
 		})
+}
+
+// withoutNIC has a prober lack a NIC. The GPU that was measured with it is then
+// measured with the other NIC below its switch too: at a time after the
+// recording's end, or not yet if that is 0.
+func withoutNIC(status *prober.Status, device int, measured time.Duration) {
+	gone := pairIn(status, gpuAddresses[device], nics[device])
+	gone.Full, gone.Registration, gone.Withdrawn, gone.Skip = nil, nil, prober.WithdrawnNICGone, prober.ReasonPort
+	status.Skips[prober.ReasonPort] = 1
+	other := measuredPair(gone.GPU, nics[device-1], -measured, h100.bandwidth)
+	if measured == 0 {
+		other = prober.PairStatus{Candidate: other.Candidate, Due: recordedAt.Add(4 * time.Minute)}
+	} else {
+		status.Runs[prober.RunKind{Depth: prober.DepthFull, Result: prober.RunFine}]++
+	}
+	at := slices.IndexFunc(status.Pairs, func(pair prober.PairStatus) bool { return pair.GPU == gone.GPU })
+	status.Pairs = slices.Insert(status.Pairs, at, other)
 }
 
 func nicGone(t *testing.T) *capture.Recording {
@@ -311,14 +324,10 @@ func nicGone(t *testing.T) *capture.Recording {
 			s.Changes = append(s.Changes, capture.Change{Span: gone, Target: capture.Target{Path: "/" + link}, Gone: true})
 		}
 	}
-	s.Changes = append(s.Changes, proberChange(t, gone, n.prober, func(status *prober.Status) {
-		for i := range status.Pairs {
-			if pair := &status.Pairs[i]; pair.Device == nics[device] {
-				pair.Full, pair.Registration, pair.Withdrawn, pair.Skip = nil, nil, prober.WithdrawnNICGone, prober.ReasonPort
-			}
-		}
-		status.Skips[prober.ReasonPort] = 2
-	}))
+	const measuredAt = 240
+	s.Changes = append(s.Changes,
+		proberChange(t, capture.Span{From: at, Until: measuredAt}, n.prober, func(status *prober.Status) { withoutNIC(status, device, 0) }),
+		proberChange(t, capture.Span{From: measuredAt}, n.prober, func(status *prober.Status) { withoutNIC(status, device, measuredAt*time.Second) }))
 	recording := n.recording(t)
 	s.Changes = slices.DeleteFunc(s.Changes, func(c capture.Change) bool { return !concerns(recording, c.Target) })
 	for i := range recording.Answers {
