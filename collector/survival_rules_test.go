@@ -194,7 +194,7 @@ var sharedPlaces = []struct{ at, families *regexp.Regexp }{
 	{regexp.MustCompile(`^/sys/kernel/iommu_groups/`), regexp.MustCompile(`^gdr_(affinity_path_info|pcie_function_info)$`)}, // of all functions in the group
 	{regexp.MustCompile(`^/(proc|lib|usr|sys/module|sys/kernel)(/|$)`), regexp.MustCompile(`^gdr_(driver|peermem|gpus|gpu_nvml)`)},
 	{regexp.MustCompile(`/libnvidia-ml\.so[^/]*$|^/proc(/driver(/nvidia(/version)?)?)?$|^/usr(/lib(/[^/]+)?)?$`), regexp.MustCompile(`^gdr_(driver|gpu|gpus|nvlink|fabric)`)},
-	{regexp.MustCompile(`^netlink (GET|dial)$`), regexp.MustCompile(`^gdr_rdma_(netlink_up|class_present|device|port_)`)}, // the recording has no answers of the other way
+	{regexp.MustCompile(`^netlink (GET|dial)$`), regexp.MustCompile(`^gdr_rdma_(netlink_up|device_|port_)`)}, // the recording has no answers of the other way
 	{regexp.MustCompile(`^devlink `), regexp.MustCompile(`^gdr_rdma_(devlink|device_health)`)},
 	{regexp.MustCompile(`^nvml (open|symbol|[A-Z])`), regexp.MustCompile(`^gdr_(driver|gpu|nvlink|fabric)`)},
 	{regexp.MustCompile(`^/sys/class/infiniband/|/infiniband/[^/]+$|/[0-9a-f:]{10}\.[0-7]$`), regexp.MustCompile(`^gdr_rdma_devices$`)},

@@ -164,7 +164,7 @@ func survivorOf(h *replayHost, r *capture.Recording, deadline time.Duration) *su
 	s := &survivor{files: newSwitchedFiles(player.Files())}
 	options := rdma.Options{
 		Sysfs: "/sys", Files: s.files, Netlink: played.netlink, Monitor: played.monitor, Ethtool: played.kernel != nil, EthtoolAll: true,
-		Kernel: played.kernel, Now: s.now,
+		Kernel: played.kernel, Now: s.now, NetlinkWait: deadline / 4,
 	}
 	gpus := gpu.Options{Files: s.files, Procfs: "/proc", NVLink: true, PerLink: true, Fabric: true, Open: played.open, Roots: h.roots}
 	drivers := driver.Options{Sysfs: "/sys", Procfs: "/proc", Mounts: "/proc/self/mountinfo", Files: s.files, Roots: h.roots}

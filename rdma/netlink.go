@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"errors"
+	"fmt"
 	"strconv"
 	"syscall"
 	"time"
@@ -35,18 +36,39 @@ const (
 	FromSysfs   From = "sysfs"
 )
 
-// netlinkLister asks netlink for the list of devices.
+// ErrNetlinkStuck says that a request for the list of devices does not return. The
+// kernel holds a lock of all devices while one is added or removed.
+var ErrNetlinkStuck = fmt.Errorf("RDMA netlink does not answer: %w", syscall.ETIMEDOUT)
+
+// netlinkWait is how long a list of devices waits for netlink unless told otherwise.
+const netlinkWait = time.Second
+
+// netlinkLister asks netlink for the list of devices, of which sysfs has another:
+// a request that hangs costs what only netlink knows, and one goroutine.
 type netlinkLister struct {
-	dial Dialer
-	io   *sysread.IO
-	conn Netlink
-	err  error // why there is no list now, nil if there is one
+	dial    Dialer
+	io      *sysread.IO
+	wait    time.Duration
+	conn    Netlink
+	pending chan netlinkList // of a request that has not returned
+	err     error            // why there is no list now, nil if there is one
+	tried   bool             // err is of this time
 	sysread.Backoff
 }
 
+// netlinkList is what became of a request for the list.
+type netlinkList struct {
+	devices []nldev.Device
+	conn    Netlink // to go on with, nil: none
+	err     error
+}
+
+// stuck reports whether a request hangs.
+func (l *netlinkLister) stuck() bool { return l.pending != nil }
+
 // list returns the devices by name; nil if netlink does not say.
 func (l *netlinkLister) list(now time.Time) map[string]*nldev.Device {
-	if l.dial == nil || l.Waiting(now) {
+	if l.tried = l.dial != nil && !l.Waiting(now); !l.tried {
 		return nil
 	}
 	devices, err := l.ask()
@@ -63,21 +85,45 @@ func (l *netlinkLister) list(now time.Time) map[string]*nldev.Device {
 	return byName
 }
 
+// ask asks for the list, unless an earlier request still hangs.
 func (l *netlinkLister) ask() ([]nldev.Device, error) {
-	if l.conn == nil {
-		conn, err := l.dial()
-		if err != nil {
-			return nil, err
+	if l.pending != nil {
+		select {
+		case late := <-l.pending: // what it lists may be long gone
+			l.pending, l.conn = nil, late.conn
+		default:
+			return nil, ErrNetlinkStuck
 		}
-		l.conn = conn
 	}
-	l.io.Request()
-	devices, err := l.conn.Devices()
-	if err != nil {
-		_ = l.conn.Close()
-		l.conn = nil
+	answer := make(chan netlinkList, 1)
+	go func(conn Netlink) { answer <- askList(l.dial, l.io, conn) }(l.conn)
+	l.conn = nil
+	timer := time.NewTimer(l.wait)
+	defer timer.Stop()
+	select {
+	case list := <-answer:
+		l.conn = list.conn
+		return list.devices, list.err
+	case <-timer.C:
+		l.pending = answer
+		return nil, ErrNetlinkStuck
 	}
-	return devices, err
+}
+
+// askList asks for the list by a connection, or by a new one.
+func askList(dial Dialer, io *sysread.IO, conn Netlink) (list netlinkList) {
+	if conn == nil {
+		if conn, list.err = dial(); list.err != nil {
+			return list
+		}
+	}
+	io.Request()
+	if list.devices, list.err = conn.Devices(); list.err != nil {
+		_ = conn.Close()
+		return list
+	}
+	list.conn = conn
+	return list
 }
 
 // netlinkSide asks netlink about one device. Each kind of request has its own

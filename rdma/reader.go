@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"maps"
@@ -35,6 +36,9 @@ type Options struct {
 	Descriptors int64
 	// Netlink opens sockets of the RDMA netlink family; nil reads sysfs alone.
 	Netlink Dialer
+	// NetlinkWait is how long listing the devices waits for netlink before it goes by
+	// sysfs alone; 0: one second.
+	NetlinkWait time.Duration
 	// Ethtool asks the kernel about the netdevs of Ethernet ports: ethtool
 	// statistics, PFC and trust (DCB). Without it only their sysfs is read.
 	Ethtool bool
@@ -85,6 +89,9 @@ type Listing struct {
 	Netlink bool
 	// NetlinkErr says why it does not; nil if it does or was not asked.
 	NetlinkErr error
+	// Failed is the same as a read error, of this time and unless the kernel does not
+	// have the family at all.
+	Failed []sysread.ReadError
 	// Events counts the kernel's events about devices by type; nil if it is not
 	// listened to. Monitor: it is still being listened to.
 	Events  map[string]uint64
@@ -98,7 +105,7 @@ func NewReader(options Options) *Reader {
 	}
 	r := &Reader{options: options, known: map[identityKey]*DeviceReader{}}
 	r.io.Descriptors, r.io.Files = options.Descriptors, options.Files
-	r.netlink = netlinkLister{dial: options.Netlink, io: &r.io}
+	r.netlink = netlinkLister{dial: options.Netlink, io: &r.io, wait: cmp.Or(options.NetlinkWait, netlinkWait)}
 	return r
 }
 
@@ -119,6 +126,9 @@ func (r *Reader) List() (Listing, error) {
 	r.present = err == nil
 	asked := r.netlink.list(r.options.Now())
 	listing := Listing{Present: err == nil, Netlink: asked != nil, NetlinkErr: r.netlink.err}
+	if r.netlink.tried && r.netlink.err != nil && !nldev.Unsupported(r.netlink.err) {
+		listing.Failed = []sysread.ReadError{{Source: "netlink GET", Err: r.netlink.err}}
+	}
 	listing.Events, listing.Monitor = r.options.Monitor.Events()
 	known := make(map[identityKey]*DeviceReader, len(r.known))
 	switch {
@@ -135,6 +145,9 @@ func (r *Reader) List() (Listing, error) {
 			}
 		}
 		err = nil
+	case errors.Is(err, fs.ErrNotExist) && r.netlink.stuck():
+		// There may be devices that netlink alone shows.
+		return Listing{}, sysread.ReadError{Source: "netlink GET", Err: ErrNetlinkStuck}
 	case errors.Is(err, fs.ErrNotExist):
 		err = nil
 	default:

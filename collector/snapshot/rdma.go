@@ -27,6 +27,7 @@ type rdmaSource = source[*rdma.DeviceReader, rdma.Device, RDMAListing]
 func newRDMASource(options *Options, ledger *Ledger, reader *rdma.Reader) *rdmaSource {
 	return newSource(CollectorRDMA, options, ledger, func() ([]*rdma.DeviceReader, RDMAListing, error) {
 		listing, err := reader.List()
+		ledger.add(CollectorRDMA, listing.Failed)
 		return listing.Devices, RDMAListing{
 			Present: listing.Present, Devices: len(listing.Devices), Excluded: listing.Excluded, Netlink: listing.Netlink, NetlinkFailed: listing.NetlinkErr != nil,
 			Events: listing.Events, Monitor: listing.Monitor,
