@@ -2,6 +2,8 @@ package collector
 
 import (
 	"cmp"
+	"maps"
+	"slices"
 	"strconv"
 
 	"gdr_exporter/collector/snapshot"
@@ -84,10 +86,13 @@ var (
 	gpuXidLast = gauge("gdr_gpu_xid_last_timestamp_seconds",
 		"Unix time of the scrape that noticed the last Xid event of that code; absent without one.")
 	gpuAncestor = gauge("gdr_gpu_ancestor_level_id",
-		"What is common to two GPUs on PCIe (nvmlDeviceGetTopologyCommonAncestor): 0 the board, 10 one switch, 20 several switches, 30 the host bridge, 40 the NUMA node, 50 the system."+pairNote)
+		"What is common to two GPUs on PCIe (nvmlDeviceGetTopologyCommonAncestor): 0 the board, 10 one switch, 20 several switches, 30 the host bridge, 40 the NUMA node, 50 the system. "+
+			"Absent of GPUs that reach each other by NVLink, which do not use it."+pairNote)
 	gpuP2P = gauge("gdr_gpu_p2p_status_id",
-		"Whether two GPUs may reach each other's memory by capability read, nvlink, and write where it differs from read (nvmlDeviceGetP2PStatus): 0 yes, 1 chipset not supported, 2 GPU not supported, 3 topology not supported, "+
-			"4 disabled by registry key, 5 not supported, 6 unknown."+pairNote)
+		"Why two GPUs may not reach each other's memory by capability read, nvlink, and write where it differs from read (nvmlDeviceGetP2PStatus): 1 chipset not supported, 2 GPU not supported, 3 topology not supported, "+
+			"4 disabled by registry key, 5 not supported, 6 unknown. Where they may (0) there is no series: gdr_gpu_p2p_peers counts those."+pairNote)
+	gpuP2PPeers = gauge("gdr_gpu_p2p_peers",
+		"Number of the host's other GPUs whose memory the GPU may reach by capability read or nvlink (nvmlDeviceGetP2PStatus is OK). Absent while one of them has not been asked about."+pairNote)
 )
 
 // showGPU shows the GPUs, from NVML and from the PCI bus.
@@ -103,7 +108,7 @@ func showGPU(p *page, s *snapshot.Snapshot) {
 		}
 	}
 	if m.NVML != nil {
-		showPairs(p, m.NVML.Pairs)
+		showPairs(p, m.NVML)
 	}
 }
 
@@ -228,15 +233,63 @@ func showXids(p *page, xids []gpu.Xid, at labels) {
 	}
 }
 
-func showPairs(p *page, all []gpu.Pair) {
-	for i := range all {
-		pair := &all[i]
+func showPairs(p *page, reading *gpu.Reading) {
+	peers, lost := peerCounts{}, map[string]bool{}
+	for i := range reading.GPUs {
+		g := &reading.GPUs[i]
+		if lost[g.Address] = g.Lost; !g.Lost && len(reading.Pairs) > 0 {
+			peers.of(g.Address)
+		}
+	}
+	for i := range reading.Pairs {
+		pair := &reading.Pairs[i]
 		at := pairs("gpu_address", pair.A, "peer_address", pair.B)
-		addKnown(p, gpuAncestor, pair.Ancestor, at)
+		if !lost[pair.A] && !lost[pair.B] { // a lost GPU is nobody's peer
+			peers.add(pair)
+		}
+		if pair.P2P[gpu.P2PNVLink] != sysread.Some(0) {
+			addKnown(p, gpuAncestor, pair.Ancestor, at)
+		}
 		for capability, status := range pair.P2P {
-			if status.Known && (gpu.P2PCapability(capability) != gpu.P2PWrite || status != pair.P2P[gpu.P2PRead]) {
-				p.add(gpuP2P, float64(status.Value), at.with("capability", gpu.P2PCapability(capability).String()))
+			if status.Value != 0 && (gpu.P2PCapability(capability) != gpu.P2PWrite || status != pair.P2P[gpu.P2PRead]) {
+				addKnown(p, gpuP2P, status, at.with("capability", gpu.P2PCapability(capability).String()))
 			}
+		}
+	}
+	peers.show(p)
+}
+
+// peerCounts counts, by GPU and capability, the GPUs that it may reach; not known
+// if one of them is not.
+type peerCounts map[string]*[gpu.P2PCapabilities]sysread.Maybe[int]
+
+// of returns a GPU's counts, 0 at first.
+func (c peerCounts) of(address string) *[gpu.P2PCapabilities]sysread.Maybe[int] {
+	if c[address] == nil {
+		c[address] = &[gpu.P2PCapabilities]sysread.Maybe[int]{}
+		for capability := range c[address] {
+			c[address][capability].Known = true
+		}
+	}
+	return c[address]
+}
+
+func (c peerCounts) add(pair *gpu.Pair) {
+	for _, address := range []string{pair.A, pair.B} {
+		counts := c.of(address)
+		for capability, status := range pair.P2P {
+			counts[capability].Known = counts[capability].Known && status.Known
+			if status == sysread.Some(0) {
+				counts[capability].Value++
+			}
+		}
+	}
+}
+
+func (c peerCounts) show(p *page) {
+	for _, address := range slices.Sorted(maps.Keys(c)) {
+		for _, capability := range []gpu.P2PCapability{gpu.P2PRead, gpu.P2PNVLink} {
+			addKnown(p, gpuP2PPeers, c[address][capability], pairs("gpu_address", address, "capability", capability.String()))
 		}
 	}
 }

@@ -53,7 +53,7 @@ var (
 	rdmaPortPhysicalState = gauge("gdr_rdma_port_physical_state_id",
 		"Physical port state (ports/*/phys_state): 1 Sleep, 2 Polling, 3 Disabled, 4 PortConfigurationTraining, 5 LinkUp, 6 LinkErrorRecovery, 7 Phy Test.")
 	rdmaPortSource = gauge("gdr_rdma_port_source_info",
-		"Where a fact about the port comes from, value 1: fact state or hw_counters, source netlink or sysfs.")
+		"A fact about the port (state, hw_counters) that comes from sysfs, value 1: source sysfs. Absent where it comes from netlink, as it should while gdr_rdma_netlink_up is 1.")
 	rdmaPortOptional = gauge("gdr_rdma_port_optional_counter_enabled",
 		"1 for an optional counter that is switched on (netlink STAT_GET_STATUS); those that could be have no series. The exporter never switches any."+slowNote)
 	rdmaPortRate = gauge("gdr_rdma_port_rate_bytes_per_second",
@@ -218,10 +218,10 @@ func (v *rdmaView) portFacts(p *page, d *rdma.Device, port *rdma.Port, labels la
 	}
 	p.add(rdmaPortInfo, 1, pairs("device", d.Name, "port", port.Label, "link_layer", port.LinkLayer,
 		"netdev", port.Netdev, "speed", port.Rate.Value.Speed, "port_guid", port.GUID, "state_meaning", meaning))
-	if port.StateFrom != "" {
+	if port.StateFrom == rdma.FromSysfs {
 		p.add(rdmaPortSource, 1, v.labels.with2(labels, "fact", "state", "source", string(port.StateFrom)))
 	}
-	if port.CountersFrom != "" {
+	if port.CountersFrom == rdma.FromSysfs {
 		p.add(rdmaPortSource, 1, v.labels.with2(labels, "fact", "hw_counters", "source", string(port.CountersFrom)))
 	}
 	for _, optional := range port.Optional {

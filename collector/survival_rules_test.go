@@ -79,7 +79,8 @@ var isGPU = regexp.MustCompile(`/[0-9a-f]{4}:[0-9a-f:]{5}\.[0-7]/(class|vendor|d
 func (o *owners) of(m *mutation) *scope {
 	s, at := &scope{names: map[string]bool{}}, m.at
 	if strings.HasPrefix(at, "nvml device") || strings.HasPrefix(at, "/sys/bus/pci/devices/") || isGPU.MatchString(at) {
-		s.families = append(s.families, regexp.MustCompile(`^gdr_gpus$`))
+		// Numbers of things, of which it is one, and whom its neighbour is paired with.
+		s.families = append(s.families, regexp.MustCompile(`^gdr_(gpus|gpu_p2p_peers|affinity_path_[a-z_]+)$`))
 	}
 	if m.endsNVML() {
 		s.families = append(s.families, regexp.MustCompile(`^gdr_(gpu|nvlink|fabric)`)) // and gdr_gpu_nvml_state tells
@@ -284,7 +285,7 @@ func silentReason(m *mutation) string {
 var flags = regexp.MustCompile(`^gdr_(rdma_(port_source_info|port_netdev_hidden|port_(dcb|ethtool)_supported|devlink_present|netlink_up)|gpu_lost|gpu_reset_required|gpu_nvml_(up|state|stuck_seconds|stuck_call_info))$`)
 
 // counts are numbers of things, which are fewer when one is not seen.
-var counts = regexp.MustCompile(`^gdr_(rdma_devices|rdma_class_present|affinity_iommu_units|gpus)$`)
+var counts = regexp.MustCompile(`^gdr_(rdma_devices|rdma_class_present|affinity_iommu_units|gpus|gpu_p2p_peers)$`)
 
 // absences are flags that are 0 or unknown where what they tell of is not seen.
 var absences = regexp.MustCompile(`^gdr_peermem_(memory_peers_present|library_detects|marker_present|module_loaded|module_available|rdma_stack_holds|client_registered)$|^gdr_driver_module_loaded$`)
@@ -319,6 +320,8 @@ func invented(healthy samples, m *mutation, s *scope, key string, value float64)
 		return ""
 	case strings.HasSuffix(name, "_info") && value == 1 && resembles(healthy, m, key):
 		return ""
+	case strings.HasPrefix(name, "gdr_affinity_path_") && isGPU.MatchString(m.at):
+		return "" // another pair of those that are near is chosen
 	case name == "gdr_gpu_p2p_status_id" && strings.Contains(m.at, " GetP2PStatus("):
 		return "" // writing is shown where it is not known to be as reading
 	case name == "gdr_peermem_parameter" && m.kind == "negative":

@@ -13,11 +13,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/alecthomas/kingpin/v2"
 	"github.com/google/renameio/v2"
+	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/prometheus/common/version"
 
 	"gdr_exporter/collector/capture"
@@ -25,6 +25,7 @@ import (
 	"gdr_exporter/collector/kmsg"
 	"gdr_exporter/collector/process"
 	"gdr_exporter/collector/snapshot"
+	"gdr_exporter/collector/status"
 	"gdr_exporter/rdma"
 	"gdr_exporter/rdma/devlink"
 	"gdr_exporter/rdma/loopback"
@@ -266,14 +267,11 @@ const mostDropped = 20
 // writeContents lists what is in a capture.
 func writeContents(w io.Writer, x *captureConfig, contents *capture.Contents, results string) error {
 	var b strings.Builder
-	table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "Part\tas read\treplaced in\tnot written\t")
+	out := status.NewTable(&b, "part", "as read", "replaced in", "not written")
 	for _, part := range contents.Parts {
-		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t\n", part.Part, part.Kept, part.Replaced, part.Dropped)
+		out.AppendRow(table.Row{part.Part, part.Kept, part.Replaced, part.Dropped})
 	}
-	if err := table.Flush(); err != nil {
-		return err
-	}
+	out.Render()
 	if results != "" {
 		fmt.Fprintf(&b, "Results of measurements are from %s.\n", results)
 	} else {

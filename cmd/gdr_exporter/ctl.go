@@ -269,7 +269,7 @@ func (c *client) explain(ctx context.Context, err error) error {
 	return usageError{absent}
 }
 
-const stateHelp = "Show or drop what the exporter keeps of measurements past its end."
+const stateHelp = "Show or drop what the exporter keeps of measurements past its end.\n\nExample:\n\n  gdr_exporter state show"
 
 const stateForgetHelp = "Drop the results and baselines of pairs, and what was learned of what the node should have of that GPU or device, in the running exporter if there is one, else in its file.\n\n" +
 	"Example, after a GPU was replaced:\n\n  gdr_exporter state forget --gpu 0000:1b:00.0"

@@ -56,6 +56,7 @@ type config struct {
 
 	profile          profileConfig
 	libraries        libraryList
+	suspectAfter     time.Duration
 	schedule         scheduleConfig
 	ctl              ctlConfig
 	state            stateConfig
@@ -63,6 +64,7 @@ type config struct {
 	lifecycle        bool
 
 	capture  captureConfig
+	check    checkConfig
 	ncclLog  ncclLogConfig
 	replayOf string
 	replay   *replay // nil: this host is read
@@ -74,20 +76,25 @@ const description = "Prometheus exporter for the health of RDMA and GPU intercon
 
 // dispatch parses the command line and runs what it asks for.
 func dispatch(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	if asksForMan(args) {
+		return writeMan(stdout)
+	}
 	app, c := newApp()
 	app.UsageWriter(stdout).ErrorWriter(stderr).Terminate(terminate)
 	return untilTerminated(func() error {
 		command, err := parse(app, lastDash(dashed(args)))
 		if err != nil {
-			return ncclLogMistake(args, stderr, usagef("%w; try --help", err))
+			return judging(args, stderr, usagef("%w; try --help", err))
 		}
-		if c.replayOf != "" && command != "serve" && command != "topo" {
-			return usagef("--replay=%s: only serve and topo replay", c.replayOf)
+		if c.replayOf != "" && !slices.Contains(replaying, command) {
+			return judging(args, stderr, usagef("--replay=%s: only %s replay", c.replayOf, strings.Join(replaying, ", ")))
 		}
 		if sub, is := strings.CutPrefix(command, "ctl "); is {
 			return ctl(ctx, c, sub, stdout)
 		}
 		switch command {
+		case "check":
+			return judging(args, stderr, check(ctx, c, stdout, stderr))
 		case "capture":
 			return takeCapture(ctx, c, stdout, stderr)
 		case "serve":
@@ -110,13 +117,17 @@ func dispatch(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 	})
 }
 
+// replaying are the commands that take --replay.
+var replaying = []string{"serve", "topo", "check"}
+
 func newApp() (*kingpin.Application, *config) {
 	c := &config{collectors: map[string]*bool{}}
 	app := kingpin.New("gdr_exporter", description)
 	app.HelpFlag.Short('h')
 	groupedUsage(app)
 	app.Version(version.Print("gdr_exporter"))
-	app.Command("serve", "Serve metrics until told to stop (the default command).")
+	app.Command("serve", "Serve metrics until told to stop (the default command).\n\nExample, on the loopback interface alone:\n\n  gdr_exporter serve --web.listen-address=127.0.0.1:10479")
+	checkFlags(app, c)
 	topoFlags(app, c)
 	probeFlags(app, c)
 	captureFlags(app, c)
@@ -138,7 +149,7 @@ func newApp() (*kingpin.Application, *config) {
 		}
 		c.collectors[info.Name] = app.Flag("collector."+info.Name, text).Default(strconv.FormatBool(!info.OffByDefault())).Bool()
 	}
-	app.Flag("replay", "Show what a capture has instead of this host: a file that gdr_exporter capture wrote, or the name of an embedded capture, such as h100-8x8. With serve and topo.").
+	app.Flag("replay", "Show what a capture has instead of this host: a file that gdr_exporter capture wrote, or the name of an embedded capture, such as h100-8x8. With serve, topo and check.").
 		PlaceHolder("FILE|NAME").StringVar(&c.replayOf)
 	app.Flag("log.level", "Least severe messages to log: debug, info, warn, error.").Default("info").EnumVar(&c.logLevel, "debug", "info", "warn", "error")
 	app.Flag("log.format", "Form of log messages: logfmt or json.").Default("logfmt").EnumVar(&c.logFormat, "logfmt", "json")

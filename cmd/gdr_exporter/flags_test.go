@@ -235,9 +235,14 @@ func TestEnabled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := c.enabled()
-	if slices.Contains(got, "gpu") || slices.Contains(got, "rdma") || len(got) != len(collector.Names())-2 {
-		t.Errorf("enabled %v", got)
+	var want []string
+	for _, info := range collector.Collectors {
+		if info.Name != "gpu" && info.Name != "rdma" && !info.OffByDefault() {
+			want = append(want, info.Name)
+		}
+	}
+	if got := c.enabled(); !slices.Equal(got, want) || slices.Contains(got, "process") {
+		t.Errorf("enabled %v, want %v", got, want)
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strings"
 
 	"github.com/alecthomas/kingpin/v2"
 
@@ -15,7 +14,7 @@ import (
 
 const ncclLogHelp = "Read a job's NCCL_DEBUG=INFO output, of one rank or of many mixed together, plain or gzip, and say whether its connections use GPUDirect RDMA, where not, and why.\n\n" +
 	"Exit code: 0 all direct, 1 some staged or something to mend, 2 all staged, TCP although there are RDMA devices, errors or wrong data, 3 not judged, 64 the file cannot be used.\n\n" +
-	"Example:\n\n  NCCL_DEBUG=INFO srun all_reduce_perf -b 1G -e 8G -f 2 2>&1 | gdr_exporter nccl-log -"
+	"Example:\n\n  NCCL_DEBUG=INFO srun all_reduce_perf -b 1G -e 8G -f 2 > job.log 2>&1\n  gdr_exporter nccl-log job.log"
 
 // ncclLogConfig is what the command line says of a job's log.
 type ncclLogConfig struct{ file, output string }
@@ -34,17 +33,6 @@ func lastDash(args []string) []string {
 		return append(slices.Delete(slices.Clone(args), at, at+1), "--", "-")
 	}
 	return args
-}
-
-// ncclLogMistake gives a mistake in the command line the exit code that nccl-log
-// has for it: that of other commands is a judgement here.
-func ncclLogMistake(args []string, stderr io.Writer, mistake error) error {
-	command := slices.IndexFunc(args, func(arg string) bool { return !strings.HasPrefix(arg, "-") })
-	if command < 0 || args[command] != "nccl-log" {
-		return mistake
-	}
-	fmt.Fprintf(stderr, "gdr_exporter: error: %s\n", oneLine(mistake.Error()))
-	return exitError(nccllog.ExitUsage)
 }
 
 // ncclLog judges a job's log.

@@ -38,6 +38,9 @@ func untilTerminated(f func() error) (err error) {
 // kingpin has default commands too, but where there is one it overlooks a flag
 // without its value: it drops the flag and tries the default command on the rest.
 func parse(app *kingpin.Application, args []string) (string, error) {
+	if completes(args) {
+		return app.Parse(args) // and ends
+	}
 	parsed, err := app.ParseContext(args)
 	if err != nil {
 		return "", explain(app, args, err)

@@ -195,7 +195,7 @@ func (d *daemon) routes() (http.Handler, error) {
 	mux.Handle("GET "+d.config.telemetryPath, metrics) // GET stands for HEAD too
 	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "healthy\n") })
 	mux.HandleFunc("GET /-/ready", d.serveReady)
-	mux.HandleFunc("GET /{$}", d.serveLanding)
+	d.routePages(mux)
 	commands := http.HandlerFunc(refuseControl)
 	switch {
 	case d.config.replay != nil:
@@ -242,15 +242,4 @@ func (d *daemon) serveReady(w http.ResponseWriter, _ *http.Request) {
 		return
 	}
 	_, _ = io.WriteString(w, "ready\n")
-}
-
-func (d *daemon) serveLanding(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
-	// The page is whole in itself: it loads nothing and runs nothing.
-	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
-	page := status.Page{Version: version.Version, MetricsPath: d.config.telemetryPath, Replay: d.config.replay.sentence(), Snapshot: d.snapshot(r.Context())}
-	if err := page.WriteHTML(w); err != nil {
-		d.logger.Debug("landing page not sent", zap.Error(err))
-	}
 }

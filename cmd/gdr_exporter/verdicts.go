@@ -34,6 +34,8 @@ func (*libraryList) IsCumulative() bool { return true }
 func verdictFlags(app *kingpin.Application, c *config) {
 	app.Flag("libraries", "A communication library that jobs here use, ucx or nccl:VERSION: that it would not use GPUDirect RDMA on a pair is a finding then. Those that running jobs have loaded count too, where processes are read. May be repeated.").
 		PlaceHolder("LIBRARY").SetValue(&c.libraries)
+	app.Flag("live.suspect-after", "How long a NIC must look as if its job copied through host memory before that is a finding.").
+		Hidden().Default("10m").DurationVar(&c.suspectAfter)
 }
 
 // named says which pairs --probe.pairs names, nil if it names none.
@@ -48,7 +50,9 @@ func (p *pairList) named() func(gpu, device string) bool {
 
 // newEngine returns what diagnoses Snapshots.
 func newEngine(c *config, logger *zap.Logger) *diagnosis.Engine {
-	return diagnosis.NewEngine(diagnosis.EngineOptions{Libraries: c.libraries, Named: c.schedule.pairs.named(), Changed: logVerdict(logger)})
+	return diagnosis.NewEngine(diagnosis.EngineOptions{
+		Libraries: c.libraries, Named: c.schedule.pairs.named(), SuspectAfter: c.suspectAfter, Changed: logVerdict(logger),
+	})
 }
 
 // diagnose says what a Snapshot means; nil if the collector path is switched off,

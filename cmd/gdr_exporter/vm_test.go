@@ -88,6 +88,12 @@ var kernelBoots = []kernelBoot{
 		tests: []string{"ProberFaults", "ProberTraffic", "ProberPort", "ProberKilled"},
 	},
 	{
+		name: "verdicts",
+		flags: []string{"--devices", "1", "--topology", "gdr", "--cmdline", "iommu=pt", "--module", "../../gpu/affinity/testdata/module/gdrtest_pci",
+			"--module", "../vmtest/module/gdrtest_ib:count=1,parent=0000:46:00.0", "--module", "../vmtest/module/nvidia_peermem"},
+		tests: []string{"VerdictMemory", "VerdictPort", "VerdictTree", "VerdictMemlock"},
+	},
+	{
 		name:   "capture",
 		flags:  []string{"--devices", "4", "--topology", "gdr"},
 		tests:  []string{"Capture"},

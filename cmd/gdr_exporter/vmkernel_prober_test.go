@@ -38,6 +38,14 @@ type measuringExporter struct {
 // unless args ask for one.
 func startMeasuring(t *testing.T, device string, args ...string) *measuringExporter {
 	t.Helper()
+	m := newMeasuring(t, device, args...)
+	m.start()
+	return m
+}
+
+// newMeasuring is startMeasuring without the start.
+func newMeasuring(t *testing.T, device string, args ...string) *measuringExporter {
+	t.Helper()
 	inKernel(t)
 	prepareProber.Do(func() { prepare(t, gdrGPUs[0]) })
 	root, procfs, dir := cudatest.Build(t), t.TempDir(), t.TempDir()
@@ -60,7 +68,6 @@ func startMeasuring(t *testing.T, device string, args ...string) *measuringExpor
 		return slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, name+"=") })
 	}
 	m.args = append(slices.DeleteFunc(defaults, given), args...)
-	m.start()
 	return m
 }
 

@@ -17,6 +17,12 @@ type EngineOptions struct {
 	// Libraries and Named are those of Input.
 	Libraries []string
 	Named     func(gpu, device string) bool
+	// Patience is the longest that what a rule finds must hold before it is a
+	// finding, for rules that wait a minute or less: who looks once has no minute.
+	// 0: as each rule says. Rules that wait longer do so for what is usual after a boot.
+	Patience time.Duration
+	// SuspectAfter is that of LiveHistory.
+	SuspectAfter time.Duration
 	// Changed is called once for each change, in order; nil: nobody is told. It must
 	// not call the Engine.
 	Changed func(Change)
@@ -50,7 +56,10 @@ type Engine struct {
 
 // NewEngine returns an Engine that knows of no Snapshot.
 func NewEngine(options EngineOptions) *Engine {
-	return &Engine{options: options, history: newHistory(), liveUses: LiveUses}
+	e := &Engine{options: options, history: newHistory(), liveUses: LiveUses}
+	e.history.patience = options.Patience
+	e.live.SuspectAfter = options.SuspectAfter
+	return e
 }
 
 // Diagnose says what a Snapshot means; the same one again costs nothing. Of one
@@ -179,7 +188,7 @@ func (h *history) hold(now time.Time, j *judging, findings []Finding) []Finding 
 		}
 		f.Since = known.finding.Since
 		known.finding, known.last, known.round = *f, now, h.round
-		known.shown = known.shown || now.Sub(f.Since) >= j.rule.after
+		known.shown = known.shown || now.Sub(f.Since) >= h.after(j.rule)
 		if known.shown {
 			findings = append(findings, *f)
 		}

@@ -5,7 +5,7 @@ import (
 )
 
 // healthyCaptures are nodes with which nothing is wrong.
-var healthyCaptures = []string{"h100-8x8", "b200-8x8", "h200-2", "soft-roce"}
+var healthyCaptures = []string{"h100-8x8", "b200-8x8", "h200-1", "h200-2", "soft-roce"}
 
 // TestHealthyCaptures: a node with which nothing is wrong has no finding above info.
 func TestHealthyCaptures(t *testing.T) {

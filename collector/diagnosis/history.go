@@ -35,6 +35,8 @@ type history struct {
 	loaded  bool                         // the driver has been
 	held    map[string]map[Subject]*held // by rule
 	round   uint64                       // of judging
+	// patience is that of EngineOptions.
+	patience time.Duration
 }
 
 func newHistory() *history {

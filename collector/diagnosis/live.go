@@ -30,6 +30,7 @@ func LiveUses(s *snapshot.Snapshot, history *LiveHistory) []LiveUse {
 		history.devices = map[string]*liveDevice{}
 	}
 	look := newLiveLook(s, history.at)
+	look.suspectAfter = history.suspectAfter()
 	uses := make([]LiveUse, 0, len(s.RDMA.Units))
 	for i := range s.RDMA.Units {
 		unit := &s.RDMA.Units[i]
@@ -127,9 +128,9 @@ func (l *liveLook) judge(device *rdma.Device, d *liveDevice) liveVerdict {
 	if d.since.IsZero() {
 		d.since = l.now
 	}
-	if lasted := l.now.Sub(d.since); lasted < suspectAfter {
+	if lasted := l.now.Sub(d.since); lasted < l.suspectAfter {
 		return liveSays(LiveCannotTell, append([]string{
-			fmt.Sprintf("it looks like a job that stages, for %s: that counts after %s", lasted.Round(time.Second), suspectAfter),
+			fmt.Sprintf("it looks like a job that stages, for %s: that counts after %s", lasted.Round(time.Second), l.suspectAfter),
 		}, verdict.reasons...)...)
 	}
 	return verdict

@@ -1,6 +1,7 @@
 package diagnosis
 
 import (
+	"cmp"
 	"time"
 
 	"gdr_exporter/collector/sysread"
@@ -18,7 +19,8 @@ const (
 	// liveFlow is the least rate in bytes per second, both directions together, that
 	// counts: management and keepalive traffic is far below, a job's far above.
 	liveFlow = 10e6
-	// suspectAfter is how long a NIC must look as if its job were staging.
+	// suspectAfter is how long a NIC must look as if its job were staging, unless
+	// LiveHistory says otherwise.
 	suspectAfter = 10 * time.Minute
 	// holdAfter is for how long after one of the exporter's own measurements what is
 	// registered may be its own: dma-bufs are looked at once a minute.
@@ -33,6 +35,10 @@ const (
 // LiveHistory remembers nothing. It holds one small record for each device that the
 // last Snapshot had.
 type LiveHistory struct {
+	// SuspectAfter is how long a NIC must look as if its job were staging before it
+	// is suspect; 0: ten minutes.
+	SuspectAfter time.Duration
+
 	at      time.Time // of the last Snapshot
 	devices map[string]*liveDevice
 }
@@ -54,6 +60,8 @@ type liveSample struct {
 	ports int     // how many those are
 	own   uint64  // moved by measurements
 }
+
+func (h *LiveHistory) suspectAfter() time.Duration { return cmp.Or(h.SuspectAfter, suspectAfter) }
 
 // device returns what is remembered of a device, new of one that was not there.
 func (h *LiveHistory) device(name string) *liveDevice {
@@ -108,14 +116,43 @@ func (d *liveDevice) move(now liveSample, known bool) {
 	}
 }
 
-// sample adds up what a device's ports have moved. A port that counts no bytes is
-// left out; known is false if none does.
+// leastPacket is what a packet of a device without hardware is taken to carry, in
+// bytes: the smallest MTU of RDMA, so that flow is rather missed than made up.
+const leastPacket = 256
+
+// driverSoftRoCE is the driver of devices without hardware.
+const driverSoftRoCE = "rdma_rxe"
+
+// packets are the counters of soft-RoCE, which counts nothing else.
+var packets = [...]*rdma.CounterInfo{rdma.Info(rdma.SourceHW, "sent_pkts"), rdma.Info(rdma.SourceHW, "rcvd_pkts")}
+
+// byPackets is what a port without hardware has moved at least, as far as its count
+// of packets tells.
+func byPackets(device *rdma.Device, port *rdma.Port) (bytes float64, known bool) {
+	if device.Driver != driverSoftRoCE {
+		return 0, false
+	}
+	counted := 0
+	for i := range port.Counters {
+		if info := port.Counters[i].Info; info == packets[0] || info == packets[1] {
+			counted++
+			bytes += leastPacket * port.Counters[i].Scaled()
+		}
+	}
+	return bytes, counted == len(packets)
+}
+
+// sample adds up what a device's ports have moved. A port that counts neither bytes
+// nor packets is left out; known is false if all are.
 func sample(device *rdma.Device, at time.Time, own uint64) (s liveSample, known bool) {
 	s = liveSample{at: at, own: own}
 	for i := range device.Ports {
 		port := &device.Ports[i]
 		if port.ReceiveBytes.Known && port.TransmitBytes.Known {
 			s.bytes += port.ReceiveBytes.Value + port.TransmitBytes.Value
+			s.ports++
+		} else if bytes, known := byPackets(device, port); known {
+			s.bytes += bytes
 			s.ports++
 		}
 	}

@@ -101,14 +101,16 @@ func judgeNoSM(n *node, j *judging) {
 }
 
 // judgePortDown minds ports that were ACTIVE or should be: one that never was may
-// be unused by design.
+// be unused by design. A port in INIT that never was ACTIVE waits for its subnet
+// manager, of which another rule tells after a while; one that was has gone down
+// at once, whatever the cause turns out to be.
 func judgePortDown(n *node, j *judging) {
 	n.ports(func(d *rdma.Device, port *rdma.Port) {
 		key := prober.Port{Device: d.Name, Number: port.Number}
 		_, expected := n.Expected.Ports[key]
 		was := n.history.active[key]
 		switch {
-		case !expected && !was, noManager(port):
+		case !expected && !was, noManager(port) && !was:
 		case !port.State.Known:
 			j.lack("states of ports that cannot be read")
 		case port.State.Value != portActive && port.State.Value != portDefer:

@@ -140,6 +140,30 @@ func (s *Snapshot) candidates(choice *PairChoice, gpus *GPUs) []prober.Candidate
 	return c.found
 }
 
+// ChosenPairs are the pairs, by GPU and device, of which more is shown than their
+// distance: each GPU with a compute device nearest to it and each of those devices,
+// as by the zero PairChoice, and what the prober measures.
+func (s *Snapshot) ChosenPairs() map[[2]string]bool {
+	chosen := map[[2]string]bool{}
+	if s.Affinity != nil && s.Affinity.Err == nil {
+		var nearest []prober.Pair
+		for i := range s.Affinity.Listing.Pairs {
+			if pair := &s.Affinity.Listing.Pairs[i]; pair.Nearest {
+				nearest = append(nearest, prober.Pair{GPU: pair.GPU, Device: pair.Device})
+			}
+		}
+		for _, pair := range cover(nearest) {
+			chosen[[2]string{pair.GPU, pair.Device}] = true
+		}
+	}
+	if s.Prober != nil {
+		for i := range s.Prober.Pairs {
+			chosen[[2]string{s.Prober.Pairs[i].GPU, s.Prober.Pairs[i].Device}] = true
+		}
+	}
+	return chosen
+}
+
 // cover picks of pairs, which are in order, as few as it takes for each GPU and
 // each device to be in one: a GPU's first device that is in fewest so far, then
 // for each device that is left the GPU that is.

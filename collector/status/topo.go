@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
-	prettytext "github.com/jedib0t/go-pretty/v6/text"
 
 	"gdr_exporter/collector/snapshot"
 	"gdr_exporter/gpu/affinity"
@@ -185,17 +184,6 @@ func (t *Topology) devices() []string {
 		names[pair.Device] = true
 	}
 	return slices.Sorted(maps.Keys(names))
-}
-
-func newTable(w io.Writer, header ...any) table.Writer {
-	out := table.NewWriter()
-	out.SetOutputMirror(w)
-	style := table.StyleLight
-	style.Options = table.OptionsNoBordersAndSeparators
-	style.Format.Header = prettytext.FormatDefault
-	out.SetStyle(style)
-	out.AppendHeader(header)
-	return out
 }
 
 // matrix writes the distances: a row per GPU, a column per device.

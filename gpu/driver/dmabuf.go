@@ -119,7 +119,7 @@ func (p *pass) takeBuffers(list *bufferList, answer bufferAnswer) {
 	switch {
 	case answer.err == nil:
 		list.refused.Reset()
-	case sysread.Absent(answer.err): // no debugfs here
+	case p.gone(p.options.Sysfs+"/"+bufinfo, answer.err): // no debugfs here
 	default:
 		if sysread.Refused(answer.err) {
 			list.refused.Refuse(p.now, 0, bufinfoInterval, bufinfoRefused)

@@ -51,38 +51,41 @@ func TestPairRows(t *testing.T) {
 	corrupt.Result.Paths[1].Mismatches = sysread.Some(3)
 	loaded := completed(full, 3*time.Hour, loopback.Fine)
 	loaded.Idle = false
-	const before = "0000:1b:00.0 mlx5_0 1 PIX "
+	const before, rates = "0000:1b:00.0 mlx5_0 ", "24.0 GB/s (0.98) 24.5 GB/s "
 	for name, c := range map[string]struct {
 		pair  prober.PairStatus
 		want  string
 		class string
 	}{
-		"never":        {pair(nil, nil), before + "not known RDMA writes", ""},
-		"fine":         {pair(fine, fine), before + "fine 24.0 GB/s 0.98 10 min RDMA", "good"},
-		"slow":         {pair(completed(full, time.Hour, loopback.Slow, "gpu: 0.5 of the host path, below 0.85"), nil), before + "slow 24.0 GB/s 0.98 60 min gpu: 0.5 of the host path", "bad"},
-		"corrupt":      {pair(corrupt, corrupt), before + "corrupt 60 min gpu: 3 words of 8 bytes arrived wrong", "bad"},
-		"failed":       {pair(completed(full, 50*time.Hour, loopback.Failed, "neither"), nil), before + "failed 2 days neither", "bad"},
+		"never":        {pair(nil, nil), before + "not measured", ""},
+		"fine":         {pair(fine, fine), before + rates + "✓ fine 10 min", "good"},
+		"slow":         {pair(completed(full, time.Hour, loopback.Slow, "gpu: 0.5 of the host path, below 0.85"), nil), before + rates + "✗ slow 60 min gpu: 0.5 of the host path", "bad"},
+		"corrupt":      {pair(corrupt, corrupt), before + "24.5 GB/s ✗ corrupt 60 min gpu: 3 words of 8 bytes arrived wrong", "bad"},
+		"failed":       {pair(completed(full, 50*time.Hour, loopback.Failed, "neither"), nil), before + "✗ failed 2 days neither", "bad"},
 		"unsupported":  {pair(nil, completed(register, time.Minute, loopback.Unsupported, "GeForce")), before + "unsupported 60 s GeForce", ""},
-		"registration": {pair(nil, completed(register, 5*time.Hour, loopback.Fine)), before + "registration works 5 h RDMA", ""},
-		"lost since":   {pair(fine, completed(register, time.Minute, loopback.Failed, "EFAULT")), before + "failed 24.0 GB/s 0.98 60 s EFAULT", "bad"},
+		"not judged":   {pair(nil, completed(register, time.Minute, loopback.NotJudged, "busy")), before + "? not judged 60 s busy", "open"},
+		"registration": {pair(nil, completed(register, 5*time.Hour, loopback.Fine)), before + "✓ registration works 5 h", "good"},
+		"lost since":   {pair(fine, completed(register, time.Minute, loopback.Failed, "EFAULT")), before + rates + "✗ failed 60 s EFAULT", "bad"},
 		"under load":   {pair(loaded, loaded), "3 h measured under load", "good"},
 		"busy":         {with(pair(fine, fine), func(p *prober.PairStatus) { p.Skip = prober.ReasonNICBusy }), "10 min due, but kept back: nic busy", "good"},
 		"hung": {with(pair(fine, fine), func(p *prober.PairStatus) {
 			p.Hung, p.HungStage, p.Skip = at.Add(-time.Minute), loopback.StageRegister, prober.ReasonHung
-		}), "10 min a measurement hangs since 60 s in stage register; its GPU and NIC are left alone until a restart RDMA", "good"},
+		}), "10 min a measurement hangs since 60 s in stage register; its GPU and NIC are left alone until a restart", "good"},
 		"withdrawn": {with(pair(fine, fine), func(p *prober.PairStatus) {
 			p.Withdrawn, p.Unconfirmed = "failed", completed(full, 0, loopback.Failed)
-		}), before + "fine 10 min no rate any more: failed; failed, to be confirmed", "good"},
+		}), before + "✓ fine 10 min no rate any more: failed; failed, to be confirmed", "good"},
 		"port down": {with(pair(nil, nil), func(p *prober.PairStatus) {
 			p.Withdrawn, p.Skip = "the port is not ACTIVE any more", prober.ReasonPort
-		}), before + "not known due, but kept back: port not active; no rate any more: the port is not ACTIVE any more", ""},
+		}), before + "not measured due, but kept back: port not active; no rate any more: the port is not ACTIVE any more", ""},
+		"mismatches": {with(pair(fine, fine), func(p *prober.PairStatus) { p.Mismatches = 7 }), "7 words arrived wrong", "good"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := page(t, probed(c.pair))
 			checkTable(t, got)
-			want(t, got, "GPUDirect RDMA, measured", c.want)
-			if !strings.Contains(got, `data-label="Result" class="`+c.class+`"`) {
-				t.Errorf("not of class %q: %s", c.class, got)
+			want(t, got, "What was measured", c.want)
+			marked := `data-label="Result"><span><span class="` + c.class + `">`
+			if has := strings.Contains(got, marked); has != (c.class != "") {
+				t.Errorf("marked %q: %v in %s", c.class, has, got)
 			}
 		})
 	}
@@ -90,7 +93,7 @@ func TestPairRows(t *testing.T) {
 
 // TestProberSentences: the usual is not said.
 func TestProberSentences(t *testing.T) {
-	wantNot(t, page(t, of()), "GPUDirect RDMA, measured")
+	wantNot(t, page(t, of()), "verdicts and measurements")
 	s := probed(pair(nil, nil))
 	wantNot(t, page(t, s), "Quiesced", "scheduled", "no pair", "child")
 	s.Prober.Running = &prober.Pair{GPU: "0000:1b:00.0", Device: "mlx5_0", Port: 1}
@@ -104,14 +107,14 @@ func TestProberSentences(t *testing.T) {
 func TestManyPairs(t *testing.T) {
 	const evil = "</td><script>alert(1)</script>"
 	var pairs []prober.PairStatus
-	for i := range mostPairs + 5 {
+	for i := range mostShownPairs + 5 {
 		p := pair(nil, completed(prober.DepthRegister, 0, loopback.Failed, evil))
 		p.Device, p.Distance, p.Withdrawn = fmt.Sprint(evil, i), evil, evil
 		pairs = append(pairs, p)
 	}
 	got := page(t, probed(pairs...))
 	checkTable(t, got)
-	want(t, got, "And 5 more in the metrics.")
+	want(t, got, "And 5 more in the JSON")
 	if strings.Contains(got, "<script") || strings.Count(got, "alert(1)</") > 0 {
 		t.Error("markup from a file")
 	}
