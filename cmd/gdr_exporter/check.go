@@ -27,7 +27,7 @@ const checkHelp = "Inspect this node once: GPUs, NICs, driver and modules, ports
 	"Results of measurements are those of the running exporter, or of its state file; --probe measures now.\n\n" +
 	"Exit code: 0 fine, 1 a warning, 2 something critical, 3 not judged (no pair to judge, a pair of which nothing is known, a device or driver that does not answer, " +
 	"the time is over), 64 a mistake on the command line.\n\n" +
-	"Example, in a prolog:\n\n  gdr_exporter check --fail-on=critical --timeout=10s || exit 1\n\n" +
+	"Example, in a prolog that keeps jobs off a node with something critical:\n\n  gdr_exporter check --fail-on=critical --timeout=10s; test $? -ne 2\n\n" +
 	"Example, measuring, for a person:\n\n  gdr_exporter check --probe"
 
 // checkConfig is what the command line says of a check.
@@ -239,8 +239,14 @@ func (x *inspection) findResults(ctx context.Context) {
 		}
 		return
 	}
-	if c.reads(snapshot.CollectorProbe) {
-		x.results, x.from = c.results(ctx, x.snapshot)
+	if !c.reads(snapshot.CollectorProbe) {
+		return
+	}
+	if x.results, x.from = c.results(ctx, x.snapshot); x.results == nil {
+		// Which pairs there are to be measured is known all the same.
+		p := prober.New(prober.Options{Interval: c.schedule.interval, Kernel: kernelRelease(), BootID: bootID()})
+		p.Saw(x.snapshot.Sighting(c.schedule.pairs.choice()))
+		x.results = p.Status()
 	}
 }
 

@@ -57,6 +57,7 @@ type config struct {
 	profile          profileConfig
 	libraries        libraryList
 	suspectAfter     time.Duration
+	liveFlow         float64
 	schedule         scheduleConfig
 	ctl              ctlConfig
 	state            stateConfig

@@ -173,7 +173,7 @@ func TestReplayHostile(t *testing.T) {
 	runBriefly(t, "topo", "--replay="+filepath.Dir(fifo)).wantMistake(t, "no regular file")
 	runBriefly(t, "topo", "--replay=/no/such").wantMistake(t, "no such file")
 	runBriefly(t, "topo", "--replay=no-such").wantMistake(t, "h100-8x8")
-	runBriefly(t, "probe", "--replay=h100-8x8").wantMistake(t, "only serve and topo")
+	runBriefly(t, "probe", "--replay=h100-8x8").wantMistake(t, "only serve, topo, check")
 }
 
 // TestReplayMemory: a file that would unpack to more than is read, in one line or in

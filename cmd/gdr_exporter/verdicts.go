@@ -36,6 +36,8 @@ func verdictFlags(app *kingpin.Application, c *config) {
 		PlaceHolder("LIBRARY").SetValue(&c.libraries)
 	app.Flag("live.suspect-after", "How long a NIC must look as if its job copied through host memory before that is a finding.").
 		Hidden().Default("10m").DurationVar(&c.suspectAfter)
+	app.Flag("live.flow", "Bytes per second that a NIC must move, both directions together, to count as in use by a job.").
+		Hidden().Default("10e6").Float64Var(&c.liveFlow)
 }
 
 // named says which pairs --probe.pairs names, nil if it names none.
@@ -51,7 +53,7 @@ func (p *pairList) named() func(gpu, device string) bool {
 // newEngine returns what diagnoses Snapshots.
 func newEngine(c *config, logger *zap.Logger) *diagnosis.Engine {
 	return diagnosis.NewEngine(diagnosis.EngineOptions{
-		Libraries: c.libraries, Named: c.schedule.pairs.named(), SuspectAfter: c.suspectAfter, Changed: logVerdict(logger),
+		Libraries: c.libraries, Named: c.schedule.pairs.named(), SuspectAfter: c.suspectAfter, LiveFlow: c.liveFlow, Changed: logVerdict(logger),
 	})
 }
 

@@ -85,13 +85,18 @@ var kernelBoots = []kernelBoot{
 	{
 		name:  "prober",
 		flags: []string{"--devices", "6", "--topology", "gdr", "--module", "../../gpu/affinity/testdata/module/gdrtest_pci"},
-		tests: []string{"ProberFaults", "ProberTraffic", "ProberPort", "ProberKilled"},
+		tests: []string{"ProberFaults", "ProberTraffic", "ProberPort", "ProberKilled", "Check", "CheckProbe"},
 	},
 	{
 		name: "verdicts",
 		flags: []string{"--devices", "1", "--topology", "gdr", "--cmdline", "iommu=pt", "--module", "../../gpu/affinity/testdata/module/gdrtest_pci",
 			"--module", "../vmtest/module/gdrtest_ib:count=1,parent=0000:46:00.0", "--module", "../vmtest/module/nvidia_peermem"},
-		tests: []string{"VerdictMemory", "VerdictPort", "VerdictTree", "VerdictMemlock"},
+		tests: []string{"Verdicts", "VerdictMemlock"},
+	},
+	{
+		name:  "live use",
+		flags: []string{"--devices", "1", "--topology", "gdr", "--module", "../../gpu/affinity/testdata/module/gdrtest_pci", "--module", "../vmtest/module/nvidia_peermem"},
+		tests: []string{"VerdictTranslated", "LiveUse"},
 	},
 	{
 		name:   "capture",

@@ -307,8 +307,15 @@ func (s *scraper) want(t *testing.T, lost int64) {
 // little time.
 func keepWriting(t *testing.T, device string) (stop func()) {
 	t.Helper()
-	const port = "18700"
-	args := []string{"-F", "-d", device, "-x", "1", "-p", port, "-s", "8", "-D", "1", "--run_infinitely"}
+	_, stop = startWriting(t, device, 18700, "-s", "8", "-D", "1")
+	return stop
+}
+
+// startWriting has perftest write over a device until stop is called, and returns
+// the processes that do so.
+func startWriting(t *testing.T, device string, port int, more ...string) (pids []int, stop func()) {
+	t.Helper()
+	args := append([]string{"-F", "-d", device, "-x", "1", "-p", strconv.Itoa(port), "--run_infinitely"}, more...)
 	server, client := exec.Command("ib_write_bw", args...), exec.Command("ib_write_bw", append(args, "127.0.0.1")...)
 	output := &lockedBuffer{}
 	for _, cmd := range []*exec.Cmd{server, client} {
@@ -318,17 +325,12 @@ func keepWriting(t *testing.T, device string) (stop func()) {
 		t.Fatal(err)
 	}
 	within(t, patience, "ib_write_bw listens", func() bool {
-		return strings.Contains(optionalText("/proc/net/tcp")+optionalText("/proc/net/tcp6"), fmt.Sprintf(":%04X ", 18700))
+		return strings.Contains(optionalText("/proc/net/tcp")+optionalText("/proc/net/tcp6"), fmt.Sprintf(":%04X ", port))
 	})
 	if err := client.Start(); err != nil {
 		t.Fatal(err)
 	}
-	ended := false
-	stop = func() {
-		if ended {
-			return
-		}
-		ended = true
+	stop = sync.OnceFunc(func() {
 		for _, cmd := range []*exec.Cmd{client, server} {
 			_ = cmd.Process.Kill()
 			_ = cmd.Wait()
@@ -336,9 +338,9 @@ func keepWriting(t *testing.T, device string) (stop func()) {
 		if t.Failed() {
 			t.Logf("ib_write_bw:\n%s", output)
 		}
-	}
+	})
 	t.Cleanup(stop)
-	return stop
+	return []int{server.Process.Pid, client.Process.Pid}, stop
 }
 
 // isolationFlags are the values of --probe.isolation.
@@ -398,7 +400,7 @@ func addNIC(t *testing.T, address, device string) {
 		t.Fatal(entries, err)
 	}
 	link := entries[0].Name()
-	sh(t, "ip", "addr", "add", "10.78.0.1/24", "dev", link)
+	sh(t, "ip", "addr", "replace", "10.78.0.1/24", "dev", link) // an earlier test's stays
 	sh(t, "ip", "link", "set", link, "mtu", "9000", "up")
 	sh(t, "rdma", "link", "add", device, "type", "rxe", "netdev", link)
 	t.Cleanup(func() { sh(t, "rdma", "link", "delete", device) })

@@ -184,7 +184,7 @@ func TestInKernelVerdicts(t *testing.T) {
 	j := startJudged(t)
 	j.wantPath(j.look(), "at first", judgedPair, diagnosis.StateUnknown, diagnosis.EvidenceNone)
 	j.testRedirect()
-	j.testTranslation()
+	j.look().wantNoFinding(t, "the IOMMU passes through", "iommu_translating", "") // as this kernel was told at boot
 	j.wantDirect("nothing wrong")
 	init := j.testInit()
 	j.testPortDown()
@@ -224,29 +224,6 @@ func (j *judged) testRedirect() {
 	set("1d")
 }
 
-// testTranslation: the IOMMU begins to translate what a GPU does.
-func (j *judged) testTranslation() {
-	t := j.t
-	j.look().wantNoFinding(t, "the IOMMU passes through", "iommu_translating", "")
-	setDomain(t, judgedPair[0], "DMA")
-	j.look().wantFinding(t, "the IOMMU translates", "iommu_translating", judgedPair[1])
-	setDomain(t, judgedPair[0], "identity")
-	j.look().wantNoFinding(t, "the IOMMU passes through again", "iommu_translating", "")
-}
-
-// setDomain has the IOMMU treat a GPU in another way; the kernel does so only while
-// no driver has it. QEMU before 8.1 may crash if another processor reads
-// configuration space meanwhile.
-func setDomain(t *testing.T, gpu, kind string) {
-	t.Helper()
-	const online = "/sys/devices/system/cpu/cpu1/online"
-	writeFile(t, online, "0")
-	defer writeFile(t, online, "1")
-	rebindGPU(t, gpu, "")
-	writeFile(t, pciFile(gpu, "iommu_group/type"), kind)
-	rebindGPU(t, gpu, "nvidia")
-}
-
 // testInit: an InfiniBand port that was ACTIVE falls back to INIT and is down at
 // once; after a minute it is said to have no subnet manager. The rest is for later:
 // that the cause is known, and that it is undone.
@@ -283,7 +260,7 @@ func (j *judged) testPortDown() {
 	j.wantPath(page, "port down", judgedPair, diagnosis.StateUnknown, diagnosis.EvidenceNone)
 	page.wantFinding(t, "port down", "port_down", judgedPair[1])
 	page.wantFinding(t, "port down", "path_unverified", judgedPair[1])
-	j.wantReason("state=unknown", "before=direct", "its port is not ACTIVE", "cause=port_down")
+	j.wantReason("state=unknown", "before=direct", "the port went down since", "cause=port_down")
 	j.setLink(link, "up", "4")
 	j.look()
 	j.wantDirect("port up again")
@@ -348,6 +325,18 @@ func (j *judged) wantReason(parts ...string) {
 	}
 }
 
+// TestInKernelVerdictTranslated: this kernel was not told to have its IOMMU pass DMA
+// through, which is found at once; a run that shows that it does no harm ends that.
+// Kernels change it without a boot for functions that are alone in their group only.
+func TestInKernelVerdictTranslated(t *testing.T) {
+	j := startJudged(t)
+	page := j.look()
+	page.wantFinding(t, "the IOMMU translates", "iommu_translating", judgedPair[1])
+	j.wantPath(page, "the IOMMU translates", judgedPair, diagnosis.StateUnknown, diagnosis.EvidenceNone)
+	j.wantDirect("the IOMMU translates")
+	j.look().wantNoFinding(t, "it does no harm", "iommu_translating", "")
+}
+
 // TestInKernelVerdictMemlock: limits of locked memory. The exporter's own keeps it
 // from measuring, which is the reason that is told; a container runtime's and a job's
 // are findings.
@@ -372,10 +361,6 @@ func TestInKernelVerdictMemlock(t *testing.T) {
 	page := j.await(patience, "the runtime's limit", func(page series) bool { return len(page.findings("memlock_daemon", "")) > 0 })
 	page.wantFinding(t, "a job's limit", "job_memlock", "")
 	j.wantPath(page, "the exporter's limit", judgedPair, diagnosis.StateUnknown, diagnosis.EvidenceNone)
-	if j.logged("msg=finding", "rule=path_unverified", judgedPair[1], "the exporter's own limit of locked memory is too small")+
-		j.logged("msg=path", judgedPair[1], "the exporter's own limit of locked memory is too small") == 0 {
-		t.Logf("the log:\n%s", j.log)
-	}
 	sh(t, "prlimit", "--memlock=unlimited", "--pid", fmt.Sprint(job.Process.Pid))
 	sh(t, "prlimit", "--memlock=unlimited", "--pid", fmt.Sprint(runtime.Process.Pid))
 	sh(t, "prlimit", "--memlock=unlimited", "--pid", fmt.Sprint(j.process.Pid))

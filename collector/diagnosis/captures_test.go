@@ -24,10 +24,10 @@ var capturedFailures = map[string]struct {
 	"gdr-lost":           {[]int{3}, []string{idStaged, idPeermemRefused}},
 	"h100-8x8-demo":      {[]int{3, 125}, nil},
 	// The GPU's next device takes over, and has not been measured with it yet.
-	"nic-gone":           {[]int{3, 90}, []string{idNICMissing, idUnverified}},
-	"nvlink-down":        {[]int{3}, []string{idNVLinks}},
-	"pcie-downtrained":   {[]int{3}, []string{idDegraded, idNoBenefit, idLinkWidth}},
-	"port-flapping":      {[]int{3, 40}, []string{idPortDown}},
+	"nic-gone":         {[]int{3, 90}, []string{idNICMissing, idUnverified}},
+	"nvlink-down":      {[]int{3}, []string{idNVLinks}},
+	"pcie-downtrained": {[]int{3}, []string{idDegraded, idNoBenefit, idLinkWidth}},
+	"port-flapping":    {[]int{3, 40}, []string{idPortDown}},
 }
 
 // TestCapturedFailures: the failures that embedded captures are made to show are

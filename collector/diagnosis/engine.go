@@ -21,8 +21,9 @@ type EngineOptions struct {
 	// finding, for rules that wait a minute or less: who looks once has no minute.
 	// 0: as each rule says. Rules that wait longer do so for what is usual after a boot.
 	Patience time.Duration
-	// SuspectAfter is that of LiveHistory.
+	// SuspectAfter and LiveFlow are those of LiveHistory.
 	SuspectAfter time.Duration
+	LiveFlow     float64
 	// Changed is called once for each change, in order; nil: nobody is told. It must
 	// not call the Engine.
 	Changed func(Change)
@@ -58,7 +59,7 @@ type Engine struct {
 func NewEngine(options EngineOptions) *Engine {
 	e := &Engine{options: options, history: newHistory(), liveUses: LiveUses}
 	e.history.patience = options.Patience
-	e.live.SuspectAfter = options.SuspectAfter
+	e.live.SuspectAfter, e.live.Flow = options.SuspectAfter, options.LiveFlow
 	return e
 }
 
@@ -201,11 +202,11 @@ func (h *history) hold(now time.Time, j *judging, findings []Finding) []Finding 
 // keep adds findings that the rule did not find any more, for a while, and forgets
 // the others. Of a rule that cannot be judged nothing is forgotten soon.
 func (h *history) keep(now time.Time, j *judging, of map[Subject]*held, findings []Finding) []Finding {
-	hold := j.rule.hold
-	if len(j.missing) > 0 {
-		hold = max(hold, keepUnjudged)
-	}
 	for subject, known := range of {
+		hold := j.rule.hold
+		if len(j.missing) > 0 && !slices.Contains(j.cleared, subject) {
+			hold = max(hold, keepUnjudged)
+		}
 		switch {
 		case known.round == h.round:
 		case !known.shown && len(j.missing) == 0, now.Sub(known.last) >= hold:
@@ -278,7 +279,7 @@ func (p *way) numbers() string {
 var causes = []string{
 	idCorrupt, idGPULost, idDriverUnloaded, idProbeHung, idDriverMismatch, idNVMLStuck, idPeermemABI, idPeermemStale, idPeermemBoth,
 	idTopologyGate, idRegisterMemory, idPeermemUnregistered, idPeermemNotInstalled, idPeermemNotLoaded, idPeermemRefused,
-	idPortNoSM, idPortDown, idNICMissing, idControl, idLinkWidth, idLinkSpeed, idACSRedirect, idACSDataDirect, idATSOff, idIOMMU, idP2PBlocked,
+	idNICMissing, idPortNoSM, idPortDown, idControl, idLinkWidth, idLinkSpeed, idACSRedirect, idACSDataDirect, idATSOff, idIOMMU, idP2PBlocked,
 	idOrdering, idReadSlow, idUnsupported, idQuiesced,
 }
 

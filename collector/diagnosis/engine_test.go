@@ -12,6 +12,8 @@ import (
 	"gdr_exporter/collector/sysread"
 	"gdr_exporter/gpu"
 	"gdr_exporter/gpu/gputest"
+	"gdr_exporter/rdma/loopback"
+	"gdr_exporter/rdma/loopback/prober"
 )
 
 // next is a later Snapshot of a scene.
@@ -122,6 +124,33 @@ func TestFindingOutlivesAHang(t *testing.T) {
 	d = e.Diagnose(next(stale, 20*time.Minute, hang).Snapshot)
 	if got := resultOf(d, idPeermemStale); got.Result != ResultNotJudged {
 		t.Errorf("%+v, long after", got)
+	}
+}
+
+// TestFindingGoesBesideWhatIsUnknown: a pair that is well again is not called staged
+// because nothing is known of another one.
+func TestFindingGoesBesideWhatIsUnknown(t *testing.T) {
+	e := NewEngine(EngineOptions{})
+	other := func(s *scene) { s.Prober.Pairs[1].Full, s.Prober.Pairs[1].Registration = nil, nil }
+	s := &scene{Snapshot: captured(t, "h100-8x8")}
+	staged := next(s, time.Second, func(s *scene) {
+		other(s)
+		s.full(func(*loopback.Result) {})
+		s.pair().Full.Judgement = loopback.Judgement{Outcome: loopback.Failed, Reasons: []string{"not registered"}}
+	})
+	if got := found(e.Diagnose(staged.Snapshot)); !slices.Contains(got, idStaged) {
+		t.Fatalf("findings %q of a pair that is staged", got)
+	}
+	unknown := next(s, 2*time.Second, func(s *scene) { other(s); s.nothing(prober.WithdrawnPeermem) })
+	if got := found(e.Diagnose(unknown.Snapshot)); !slices.Contains(got, idStaged) {
+		t.Errorf("findings %q of a pair that was staged, and of which nothing is known now", got)
+	}
+	d := e.Diagnose(next(s, 3*time.Second, other).Snapshot)
+	if got := found(d); slices.Contains(got, idStaged) {
+		t.Errorf("findings %q of a pair that is well", got)
+	}
+	if got := resultOf(d, idStaged); got.Result != ResultNotJudged {
+		t.Errorf("%+v, while nothing is known of another pair", got)
 	}
 }
 

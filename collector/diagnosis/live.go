@@ -30,7 +30,7 @@ func LiveUses(s *snapshot.Snapshot, history *LiveHistory) []LiveUse {
 		history.devices = map[string]*liveDevice{}
 	}
 	look := newLiveLook(s, history.at)
-	look.suspectAfter = history.suspectAfter()
+	look.suspectAfter, look.flow = history.suspectAfter(), history.flow()
 	uses := make([]LiveUse, 0, len(s.RDMA.Units))
 	for i := range s.RDMA.Units {
 		unit := &s.RDMA.Units[i]
@@ -55,7 +55,7 @@ func (l *liveLook) use(name string, device *rdma.Device, d *liveDevice) LiveUse 
 		return d.said
 	}
 	now, known := sample(device, l.now, l.own(name))
-	d.move(now, known && l.ownKnown)
+	d.move(now, known && l.ownKnown, l.flow)
 	if why := l.held(name, d); why != "" {
 		if d.said.Live == "" {
 			return LiveUse{Device: name, Live: LiveCannotTell, Reasons: []string{why}}

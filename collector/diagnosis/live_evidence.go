@@ -19,8 +19,9 @@ type liveLook struct {
 	s     *snapshot.Snapshot
 	now   time.Time
 	again bool // the Snapshot was looked at before
-	// suspectAfter is that of the history.
+	// suspectAfter and flow are those of the history.
 	suspectAfter time.Duration
+	flow         float64
 	// moved are the bytes that measurements moved, by device; ownKnown: that is known.
 	moved    map[string]uint64
 	ownKnown bool

@@ -17,7 +17,8 @@ const (
 	// between.
 	liveGap = 10 * time.Minute
 	// liveFlow is the least rate in bytes per second, both directions together, that
-	// counts: management and keepalive traffic is far below, a job's far above.
+	// counts, unless LiveHistory says otherwise: management and keepalive traffic is
+	// far below, a job's far above.
 	liveFlow = 10e6
 	// suspectAfter is how long a NIC must look as if its job were staging, unless
 	// LiveHistory says otherwise.
@@ -38,6 +39,9 @@ type LiveHistory struct {
 	// SuspectAfter is how long a NIC must look as if its job were staging before it
 	// is suspect; 0: ten minutes.
 	SuspectAfter time.Duration
+	// Flow is the least rate in bytes per second, both directions together, that
+	// counts as flow; 0: 10 MB/s.
+	Flow float64
 
 	at      time.Time // of the last Snapshot
 	devices map[string]*liveDevice
@@ -60,6 +64,8 @@ type liveSample struct {
 	ports int     // how many those are
 	own   uint64  // moved by measurements
 }
+
+func (h *LiveHistory) flow() float64 { return cmp.Or(h.Flow, liveFlow) }
 
 func (h *LiveHistory) suspectAfter() time.Duration { return cmp.Or(h.SuspectAfter, suspectAfter) }
 
@@ -97,8 +103,8 @@ func (d *liveDevice) restart(now liveSample) {
 }
 
 // move takes what a device has moved until now. Nothing is concluded before a whole
-// window, nor from a counter that was set back.
-func (d *liveDevice) move(now liveSample, known bool) {
+// window, nor from a counter that was set back. flow is the least rate that counts.
+func (d *liveDevice) move(now liveSample, known bool, flow float64) {
 	passed := now.at.Sub(d.from.at)
 	switch {
 	case !known:
@@ -111,7 +117,7 @@ func (d *liveDevice) move(now liveSample, known bool) {
 		// side of silence.
 		others := now.bytes - d.from.bytes - 2*float64(now.own-d.from.own)
 		d.rate = max(others, 0) / passed.Seconds()
-		d.flows = sysread.Some(d.rate >= liveFlow)
+		d.flows = sysread.Some(d.rate >= flow)
 		d.from = now
 	}
 }

@@ -261,6 +261,49 @@ func TestLiveSuspectTakesTenMinutes(t *testing.T) {
 	}
 }
 
+// livePackets makes the devices soft-RoCE, which counts packets only: each is taken
+// for the smallest, so that these are as many as their bytes.
+func livePackets(s *snapshot.Snapshot) {
+	for i := range s.RDMA.Units {
+		device := s.RDMA.Units[i].Data
+		device.Driver = driverSoftRoCE
+		port := &device.Ports[0]
+		port.Counters = []rdma.Counter{{Info: packets[0], Value: uint64(port.TransmitBytes.Value / leastPacket)}, {Info: packets[1], Value: uint64(port.ReceiveBytes.Value / leastPacket)}}
+		port.ReceiveBytes, port.TransmitBytes = sysread.Maybe[float64]{}, sysread.Maybe[float64]{}
+	}
+}
+
+// TestLiveLimits: both limits can be set, and packets count where nothing else does,
+// of soft-RoCE alone.
+func TestLiveLimits(t *testing.T) {
+	const half = 5 * time.Minute
+	job := liveHolds(12, liveGigabyte)
+	for name, test := range map[string]struct {
+		history LiveHistory
+		change  func(*snapshot.Snapshot)
+		rate    float64
+		want    Live
+	}{
+		"half the time":           {LiveHistory{}, job, 20e9, LiveCannotTell},
+		"half the time is enough": {LiveHistory{SuspectAfter: half / 2}, job, 20e9, LiveSuspect},
+		"too little flow":         {LiveHistory{SuspectAfter: half / 2}, job, 5e6, LiveIdle},
+		"flow enough":             {LiveHistory{SuspectAfter: half / 2, Flow: 1e6}, job, 5e6, LiveSuspect},
+		"packets":                 {LiveHistory{SuspectAfter: half / 2}, liveBoth(job, livePackets), 20e9, LiveSuspect},
+		"few packets":             {LiveHistory{SuspectAfter: half / 2}, liveBoth(job, livePackets), 5e6, LiveIdle},
+		"packets of hardware": {LiveHistory{SuspectAfter: half / 2}, liveBoth(job, livePackets, func(s *snapshot.Snapshot) {
+			s.RDMA.Units[0].Data.Driver = "usnic_verbs"
+		}), 20e9, LiveCannotTell},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLiveScene(t, test.change)
+			l.history, l.bytesPerSecond = &test.history, test.rate
+			if use := l.after(half, 10*time.Second); use.Live != test.want {
+				t.Errorf("%+v, want %s", use, test.want)
+			}
+		})
+	}
+}
+
 // TestLiveGaps: after ten minutes without a look nothing is known of what was
 // between, and looks that far apart never add up.
 func TestLiveGaps(t *testing.T) {

@@ -55,6 +55,7 @@ type judging struct {
 	rule    *rule
 	found   []Finding
 	missing []string
+	cleared []Subject // see clear
 }
 
 // find notes a finding. What was seen may come from a driver or a process: it is
@@ -64,6 +65,10 @@ func (j *judging) find(subject Subject, format string, args ...any) {
 		Rule: j.rule.ID, Severity: j.rule.Severity, Subject: subject, Seen: line(fmt.Sprintf(format, args...)), Hint: j.rule.Hint,
 	})
 }
+
+// clear notes a subject that was judged and is well, of a rule that may lack evidence
+// of others: what was found of this one is not held on to for their sake.
+func (j *judging) clear(subject Subject) { j.cleared = append(j.cleared, subject) }
 
 // lack notes evidence that could not be read, once.
 func (j *judging) lack(what string) {
@@ -94,7 +99,7 @@ func line(text string) string {
 
 // run judges a rule.
 func (r *rule) run(n *node, j *judging) {
-	j.rule, j.found, j.missing = r, j.found[:0], nil
+	j.rule, j.found, j.missing, j.cleared = r, j.found[:0], nil, j.cleared[:0]
 	for _, need := range r.needs {
 		j.lack(need(n))
 	}

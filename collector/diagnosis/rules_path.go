@@ -84,6 +84,8 @@ func judgeStaged(n *node, j *judging) {
 			j.find(p.subject(), "%s", joined(p.Reasons))
 		case StateUnknown:
 			j.lack("whether registration works is not known of every expected pair: no run stands")
+		default:
+			j.clear(p.subject())
 		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/url"
 	"time"
 
 	"gdr_exporter/collector/diagnosis"
@@ -110,7 +111,7 @@ var titles = func() map[string]string {
 }()
 
 // runbookPath is where a rule's runbook is served.
-func runbookPath(rule string) string { return RunbookRoot + rule }
+func runbookPath(rule string) string { return RunbookRoot + url.PathEscape(rule) }
 
 func (b *builder) findings() {
 	b.doc.Findings = []DocFinding{}

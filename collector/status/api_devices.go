@@ -36,7 +36,9 @@ func (b *builder) devices() []DocDevice {
 func (b *builder) device(unit *snapshot.UnitPart[rdma.Device]) DocDevice {
 	device := DocDevice{Name: unit.Name, Answers: unit.Data != nil, LiveReasons: []string{}, Ports: []DocPort{}}
 	if b.s.Affinity != nil {
-		device.Role = some(b.s.Affinity.Listing.Roles[unit.Name])
+		if role := b.s.Affinity.Listing.Roles[unit.Name]; role != "unknown" {
+			device.Role = some(role)
+		}
 	}
 	if unit.Data == nil {
 		device.StuckSeconds = pointer(true, unit.StuckFor.Seconds())

@@ -223,7 +223,7 @@ func contextSentence(c *host.Context) string {
 	const sysAdmin = 21
 	switch admin := c.Capabilities.Known && c.Capabilities.Value>>sysAdmin&1 == 1; {
 	case c.Root.Value && admin:
-		where += ", as root with all that it needs"
+		where += ", as root with CAP_SYS_ADMIN (privileged)"
 	case c.Root.Value && c.Capabilities.Known:
 		where += ", as root without CAP_SYS_ADMIN (not privileged)"
 	case c.Root.Value:

@@ -2,6 +2,7 @@ package status
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"gdr_exporter/collector/diagnosis"
@@ -62,15 +63,33 @@ func (sum *DocSummary) level() Level {
 	return LevelNone
 }
 
-// sentence answers the question in one sentence, and a second one for the worst
-// finding.
+// sentence answers the question in one sentence, and a second one for the cause or
+// the worst finding.
 func (b *builder) sentence(sum *DocSummary) string {
 	text := b.pairSentence(sum)
+	if causes := b.causes(); len(causes) > 0 {
+		return fmt.Sprintf("%s Likely cause: %s.", text, strings.Join(causes, "; "))
+	}
 	if len(b.doc.Findings) == 0 || b.doc.Findings[0].Severity == diagnosis.SeverityInfo {
 		return text
 	}
 	worst := &b.doc.Findings[0]
-	return fmt.Sprintf("%s Worst finding: %s.", text, strings.TrimSuffix(lowered(worst.Title)+subjectText(&worst.Subject), "."))
+	return fmt.Sprintf("%s Worst finding: %s%s.", text, lowered(worst.Title), subjectText(&worst.Subject))
+}
+
+// causes are the rules that explain why expected pairs are not direct, in words.
+func (b *builder) causes() []string {
+	var causes []string
+	for i := range b.doc.Pairs {
+		pair := &b.doc.Pairs[i]
+		if !pair.Expected || pair.Cause == nil {
+			continue
+		}
+		if cause := lowered(titleOf(*pair.Cause)); !slices.Contains(causes, cause) {
+			causes = append(causes, cause)
+		}
+	}
+	return causes
 }
 
 // lowered is a title within a sentence; names in capitals stay.
@@ -124,17 +143,37 @@ func (b *builder) pairSentence(sum *DocSummary) string {
 	for _, part := range []struct {
 		n    int
 		text string
+		is   diagnosis.State
 	}{
-		{sum.Staged, "staged through host memory"}, {sum.Degraded, "degraded"}, {sum.Unsupported, "unsupported"}, {sum.Unknown, "not known"},
+		{sum.Staged, "staged through host memory", diagnosis.StateStaged}, {sum.Degraded, "degraded", diagnosis.StateDegraded},
+		{sum.Unsupported, "unsupported", diagnosis.StateUnsupported}, {sum.Unknown, "not known", diagnosis.StateUnknown},
 	} {
 		if part.n > 0 {
-			not = append(not, fmt.Sprintf("%d %s", part.n, part.text))
+			not = append(not, fmt.Sprintf("%d %s%s", part.n, part.text, b.named(part.is)))
 		}
 	}
 	if sum.Unknown == sum.Expected-sum.Direct {
 		return fmt.Sprintf("Whether GPUDirect RDMA works is not known of %d of %s; it works on %d.", sum.Unknown, expectedPairsText(sum.Expected), sum.Direct)
 	}
 	return fmt.Sprintf("GPUDirect RDMA works on %d of %s only: %s.", sum.Direct, expectedPairsText(sum.Expected), strings.Join(not, ", "))
+}
+
+// mostNamed bounds the pairs that a sentence names.
+const mostNamed = 2
+
+// named names the expected pairs of a state, " (GPU 0000:18:00.0 with mlx5_0)", ""
+// if they are many.
+func (b *builder) named(state diagnosis.State) string {
+	var names []string
+	for i := range b.doc.Pairs {
+		if pair := &b.doc.Pairs[i]; pair.Expected && pair.State != nil && *pair.State == state {
+			names = append(names, fmt.Sprintf("GPU %s with %s", pair.GPU, pair.Device))
+		}
+	}
+	if len(names) == 0 || len(names) > mostNamed {
+		return ""
+	}
+	return " (" + strings.Join(names, ", ") + ")"
 }
 
 func expectedPairsText(n int) string {
@@ -208,12 +247,12 @@ func (b *builder) liveSentence() string {
 		live diagnosis.Live
 		text string
 	}{
-		{diagnosis.LiveInUse, "in use by a job through %s"}, {diagnosis.LiveSuspect, "a job seems to stage on %s"},
-		{diagnosis.LiveIdle, "no job on %s"}, {diagnosis.LiveCannotTell, "cannot be told of %s"},
+		{diagnosis.LiveInUse, "a job uses GPUDirect RDMA through %s"}, {diagnosis.LiveSuspect, "a job seems to stage through host memory on %s"},
+		{diagnosis.LiveIdle, "no job uses %s"}, {diagnosis.LiveCannotTell, "it cannot be told whether jobs use GPUDirect RDMA through %s"},
 	} {
 		if n := counts[l.live]; n > 0 {
 			parts = append(parts, fmt.Sprintf(l.text, plural(n, "compute NIC")))
 		}
 	}
-	return "Right now: " + strings.Join(parts, "; ") + "."
+	return "Right now " + strings.Join(parts, "; ") + "."
 }

@@ -286,6 +286,9 @@ func (c *Check) pairsText() string {
 		parts = append(parts, text)
 	}
 	text := "GPUDirect RDMA " + strings.Join(parts, ", ")
+	if !p.Expected {
+		text = "Libraries use GPUDirect RDMA on no pair here by default. It " + strings.Join(parts, ", ")
+	}
 	if p.Direct > 0 {
 		text += fmt.Sprintf(" (%d measured)", p.Measured)
 	}

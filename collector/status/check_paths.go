@@ -125,7 +125,7 @@ func (n *checkNode) pathLine(p *diagnosis.Path) CheckLine {
 		seen += "; " + p.Reasons[0]
 	}
 	line.Seen = seen
-	if p.State == diagnosis.StateUnknown && n.s.Prober == nil && n.options.Replay == "" {
+	if p.State == diagnosis.StateUnknown && n.options.Results == "" && n.options.Replay == "" {
 		line.Do = checkProbeAdvice
 	}
 	n.mark(&line, func(f *diagnosis.Finding) bool { return f.Subject.GPU == p.GPU && f.Subject.Device == p.Device })
@@ -238,7 +238,7 @@ func (n *checkNode) unknownPairs(expected bool) []string {
 	for i, reason := range reasons {
 		pairs := of[reason]
 		reasons[i] = fmt.Sprintf("nothing is known of %s (%s): %s", checkPlural(len(pairs), "pair"), checkSome(pairs, 8), reason)
-		if n.s.Prober == nil && n.options.Replay == "" {
+		if n.options.Results == "" && n.options.Replay == "" {
 			reasons[i] += "; " + checkProbeAdvice
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -208,17 +209,22 @@ func (b *browser) number(expression string) float64 {
 	return answer.Result.Value
 }
 
-// shoot writes a screenshot of the whole page, if that is wanted.
+// shoot writes screenshots of the page, from above, if that is wanted. One of the
+// whole would be too tall to be looked at.
 func (b *browser) shoot(name string, width int) {
 	if *shots == "" {
 		return
 	}
-	height := b.number("document.documentElement.scrollHeight")
-	var shot struct{ Data string }
-	b.call("Page.captureScreenshot", map[string]any{"captureBeyondViewport": true, "clip": map[string]any{"x": 0, "y": 0, "width": width, "height": min(height, 6000), "scale": 1}}, &shot)
-	png, err := base64.StdEncoding.DecodeString(shot.Data)
-	if err := errors.Join(err, os.WriteFile(filepath.Join(*shots, name+".png"), png, 0o600)); err != nil {
-		b.t.Error(err)
+	const most, height = 4, 1500
+	whole := int(b.number("document.documentElement.scrollHeight"))
+	for n := 0; n < most && n*height < whole; n++ {
+		clip := map[string]any{"x": 0, "y": n * height, "width": width, "height": min(height, whole-n*height), "scale": 1}
+		var shot struct{ Data string }
+		b.call("Page.captureScreenshot", map[string]any{"captureBeyondViewport": true, "clip": clip}, &shot)
+		png, err := base64.StdEncoding.DecodeString(shot.Data)
+		if err := errors.Join(err, os.WriteFile(filepath.Join(*shots, fmt.Sprintf("%s.%d.png", name, n+1)), png, 0o600)); err != nil {
+			b.t.Error(err)
+		}
 	}
 }
 
@@ -295,6 +301,9 @@ func TestBrowser(t *testing.T) {
 		url := serve(t, func(w http.ResponseWriter) error { return page.WriteHTML(w) })
 		for _, width := range []int{1400, 390} {
 			for _, dark := range []bool{false, true} {
+				if *shots == "" && dark != (width < 600) {
+					continue // what differs between these is looked at in the other two
+				}
 				t.Run(fmt.Sprintf("%s/%d/dark=%v", name, width, dark), func(t *testing.T) {
 					b.t = t
 					b.visit(url, width, dark)
@@ -348,3 +357,27 @@ const contrastScript = `(() => {
   }
   return least;
 })()`
+
+// TestBrowserRunbooks looks at the runbooks, on a phone in the dark.
+func TestBrowserRunbooks(t *testing.T) {
+	b := startBrowser(t)
+	page := captured(t, "gdr-lost", 3*time.Second)
+	for name, write := range map[string]func(w io.Writer) error{
+		"runbooks": page.WriteRunbooks,
+		"runbook":  func(w io.Writer) error { _, err := page.WriteRunbook(w, "path_staged"); return err },
+	} {
+		url := serve(t, func(w http.ResponseWriter) error { return write(w) })
+		b.visit(url, 390, true)
+		b.checkEvents(url)
+		if inner, whole := b.number("innerWidth"), b.number("document.documentElement.scrollWidth"); inner != 390 || whole > inner {
+			t.Errorf("%s: a page of %g in a window of %g", name, whole, inner)
+		}
+		if contrast := b.number(contrastScript); contrast < 4.5 {
+			t.Errorf("%s: a contrast of %.2f, want 4.5", name, contrast)
+		}
+		if count, unnamed := b.roles(); len(unnamed) > 0 || count["main"] != 1 || count["contentinfo"] != 1 {
+			t.Errorf("%s: unnamed %v, %v", name, unnamed, count)
+		}
+		b.shoot(name+"-390-dark", 390)
+	}
+}

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	"gdr_exporter/collector/diagnosis"
+	"gdr_exporter/gpu/affinity"
 	"gdr_exporter/rdma/loopback"
 )
 
@@ -32,6 +34,7 @@ type matrixCell struct {
 	Look             look // empty: nothing is said of the pair
 	Expected         bool
 	Rate, Ratio      string // of path gpu, and to path host
+	Evidence         string // what the verdict rests on, unless it is measured
 	Absent           bool   // there is no such pair
 }
 
@@ -109,6 +112,9 @@ func newMatrixCell(pair *DocPair) matrixCell {
 	cell := matrixCell{Device: pair.Device, Distance: pair.Distance, Expected: pair.Expected}
 	if pair.State != nil {
 		cell.Look = stateLooks[*pair.State]
+		if pair.Evidence != nil && *pair.Evidence != diagnosis.EvidenceMeasured && *pair.Evidence != diagnosis.EvidenceNone {
+			cell.Evidence = string(*pair.Evidence) + ", not measured"
+		}
 	}
 	if rate := pair.rate(loopback.PathGPU); rate != nil && rate.BytesPerSecond != nil {
 		cell.Rate = gigabytes(rate.BytesPerSecond)
@@ -134,6 +140,11 @@ func (p *DocPair) rate(path loopback.Path) *DocPathRate {
 	return nil
 }
 
+// distances are the classes of distance, the nearest first.
+var distances = []string{
+	affinity.PIX.String(), affinity.PXB.String(), affinity.P2C.String(), affinity.PHB.String(), affinity.NODE.String(), affinity.SYS.String(), affinity.Unknown.String(),
+}
+
 // rest counts by distance the cells that nothing is said of.
 func rest(cells []matrixCell) string {
 	counts, order := map[string]int{}, []string{}
@@ -150,6 +161,7 @@ func rest(cells []matrixCell) string {
 	if total == 0 {
 		return ""
 	}
+	slices.SortFunc(order, func(a, b string) int { return slices.Index(distances, a) - slices.Index(distances, b) })
 	parts := make([]string, len(order))
 	for i, distance := range order {
 		parts[i] = fmt.Sprintf("%d %s", counts[distance], distance)

@@ -27,7 +27,7 @@ func pairSection(doc *Document) pageSection {
 	verdicts := &grid{ID: "verdicts", Caption: "What is said of each pair, and why", Columns: []string{"GPU", "NIC", "Distance", "Verdict", "Rests on", "Why", "Since"}}
 	rates := &grid{
 		ID: "rates", Caption: "What was measured: RDMA writes of the NIC to itself, which say nothing of cable, switch and peer",
-		Columns: []string{"GPU", "NIC", "GPU to GPU", "Host control", "GPU read", "GPU write", "Staged", "Usual", "Latency", "Registration", "Result", "Age", "Note"},
+		Columns: []string{"GPU", "NIC", "Result", "Age", "GPU to GPU", "Usual", "Host control", "GPU read", "GPU write", "Staged", "Latency", "Registration", "Note"},
 	}
 	pairs := judgedPairs(doc)
 	if len(pairs) > mostShownPairs {
@@ -110,9 +110,6 @@ func rateRow(doc *Document, p *DocPair) []cell {
 		}
 		return c
 	}
-	row := []cell{
-		textCell(p.GPU), textCell(p.Device), rate(loopback.PathGPU), rate(loopback.PathHost), rate(loopback.PathGPURead), rate(loopback.PathGPUWrite), rate(loopback.PathStaged),
-	}
 	usual := cell{}
 	if m.Baseline != nil {
 		usual = textCell(gigabytes(m.Baseline))
@@ -122,7 +119,11 @@ func rateRow(doc *Document, p *DocPair) []cell {
 	if standing != nil {
 		result, since = resultCell(standing), textCell(age(seconds(standing.AgeSeconds)))
 	}
-	return append(row, usual, latencyCell(p), registrationCell(standing), result, since, longCell(strings.Join(measuredNotes(doc, m, standing), "; ")))
+	return []cell{
+		textCell(p.GPU), textCell(p.Device), result, since,
+		rate(loopback.PathGPU), usual, rate(loopback.PathHost), rate(loopback.PathGPURead), rate(loopback.PathGPUWrite), rate(loopback.PathStaged),
+		latencyCell(p), registrationCell(standing), longCell(strings.Join(measuredNotes(doc, m, standing), "; ")),
+	}
 }
 
 // standing is the run that says how the pair is: the full one, unless a registration
@@ -175,25 +176,33 @@ func registrationCell(r *DocRun) cell {
 	if r == nil || len(r.Registrations) == 0 {
 		return cell{}
 	}
-	parts := make([]string, len(r.Registrations))
-	works := false
+	var parts []string
+	l := lookBad
 	for i := range r.Registrations {
 		g := &r.Registrations[i]
-		parts[i] = g.Method + " works"
-		if !g.Works {
-			parts[i] = g.Method + " does not"
-			if g.Error != nil {
-				parts[i] += " (" + *g.Error + ")"
-			}
+		if g.Works {
+			l = lookGood
+			parts = append(parts, g.Method)
+		} else {
+			parts = append(parts, "not "+g.Method)
 		}
-		works = works || g.Works
 	}
-	c := longCell(strings.Join(parts, "; "))
-	c.Look = lookGood
-	if !works {
-		c.Look = lookBad
+	return lookCell(l, strings.Join(parts, ", "))
+}
+
+// registrationNotes say why a way of registering GPU memory does not work beside one
+// that does. Where none works that is the reason of the result.
+func registrationNotes(r *DocRun) []string {
+	if !r.good() {
+		return nil
 	}
-	return c
+	var all []string
+	for i := range r.Registrations {
+		if g := &r.Registrations[i]; !g.Works && g.Error != nil {
+			all = append(all, g.Method+": "+*g.Error)
+		}
+	}
+	return all
 }
 
 // measuredNotes tell why there is no newer or better result.
@@ -225,7 +234,7 @@ func measuredNotes(doc *Document, m *DocMeasured, standing *DocRun) []string {
 		if standing.Depth == "full" && !standing.Idle {
 			all = append(all, "measured under load")
 		}
-		all = append(all, standing.Reasons...)
+		all = append(append(all, standing.Reasons...), registrationNotes(standing)...)
 	}
 	return all
 }
@@ -240,13 +249,38 @@ func liveSection(doc *Document) pageSection {
 	words := map[diagnosis.Live]string{
 		diagnosis.LiveInUse: "in use", diagnosis.LiveSuspect: "a job seems to stage", diagnosis.LiveIdle: "idle", diagnosis.LiveCannotTell: "cannot be told",
 	}
-	for i := range doc.Devices {
-		if d := &doc.Devices[i]; d.Live != nil {
-			g.add(textCell(d.Name), lookCell(looks[*d.Live], words[*d.Live]), longCell(strings.Join(d.LiveReasons, "; ")))
+	// Devices of which the same is said are one row.
+	for _, names := range grouped(doc.Devices, func(d *DocDevice) (name, key string, ok bool) {
+		if d.Live == nil {
+			return "", "", false
 		}
+		return d.Name, string(*d.Live) + "\x00" + strings.Join(d.LiveReasons, "\x00"), true
+	}) {
+		d := &doc.Devices[slices.IndexFunc(doc.Devices, func(d DocDevice) bool { return d.Name == names[0] })]
+		g.add(longCell(strings.Join(names, " ")), lookCell(looks[*d.Live], words[*d.Live]), longCell(strings.Join(d.LiveReasons, "; ")))
 	}
 	s.put(g)
 	return s
+}
+
+// grouped are the names of things with the same key, in the order of the first ones.
+// What is not ok is left out.
+func grouped[T any](all []T, of func(*T) (name, key string, ok bool)) [][]string {
+	var groups [][]string
+	at := map[string]int{}
+	for i := range all {
+		name, key, ok := of(&all[i])
+		if !ok {
+			continue
+		}
+		n, known := at[key]
+		if !known {
+			n, groups = len(groups), append(groups, nil)
+			at[key] = n
+		}
+		groups[n] = append(groups[n], name)
+	}
+	return groups
 }
 
 // librarySection says what libraries would do: pairs for which a rule decides alike

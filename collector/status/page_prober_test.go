@@ -1,6 +1,7 @@
 package status
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -51,32 +52,38 @@ func TestPairRows(t *testing.T) {
 	corrupt.Result.Paths[1].Mismatches = sysread.Some(3)
 	loaded := completed(full, 3*time.Hour, loopback.Fine)
 	loaded.Idle = false
-	const before, rates = "0000:1b:00.0 mlx5_0 ", "24.0 GB/s (0.98) 24.5 GB/s "
+	const before, rates = "0000:1b:00.0 mlx5_0 ", " 24.0 GB/s (0.98) 24.5 GB/s"
 	for name, c := range map[string]struct {
 		pair  prober.PairStatus
 		want  string
 		class string
 	}{
 		"never":        {pair(nil, nil), before + "not measured", ""},
-		"fine":         {pair(fine, fine), before + rates + "✓ fine 10 min", "good"},
-		"slow":         {pair(completed(full, time.Hour, loopback.Slow, "gpu: 0.5 of the host path, below 0.85"), nil), before + rates + "✗ slow 60 min gpu: 0.5 of the host path", "bad"},
-		"corrupt":      {pair(corrupt, corrupt), before + "24.5 GB/s ✗ corrupt 60 min gpu: 3 words of 8 bytes arrived wrong", "bad"},
+		"fine":         {pair(fine, fine), before + "✓ fine 10 min" + rates, "good"},
+		"slow":         {pair(completed(full, time.Hour, loopback.Slow, "gpu: 0.5 of the host path, below 0.85"), nil), before + "✗ slow 60 min" + rates + " gpu: 0.5 of the host path", "bad"},
+		"corrupt":      {pair(corrupt, corrupt), before + "✗ corrupt 60 min 24.5 GB/s gpu: 3 words of 8 bytes arrived wrong", "bad"},
 		"failed":       {pair(completed(full, 50*time.Hour, loopback.Failed, "neither"), nil), before + "✗ failed 2 days neither", "bad"},
 		"unsupported":  {pair(nil, completed(register, time.Minute, loopback.Unsupported, "GeForce")), before + "unsupported 60 s GeForce", ""},
 		"not judged":   {pair(nil, completed(register, time.Minute, loopback.NotJudged, "busy")), before + "? not judged 60 s busy", "open"},
 		"registration": {pair(nil, completed(register, 5*time.Hour, loopback.Fine)), before + "✓ registration works 5 h", "good"},
-		"lost since":   {pair(fine, completed(register, time.Minute, loopback.Failed, "EFAULT")), before + rates + "✗ failed 60 s EFAULT", "bad"},
-		"under load":   {pair(loaded, loaded), "3 h measured under load", "good"},
-		"busy":         {with(pair(fine, fine), func(p *prober.PairStatus) { p.Skip = prober.ReasonNICBusy }), "10 min due, but kept back: nic busy", "good"},
+		"lost since":   {pair(fine, completed(register, time.Minute, loopback.Failed, "EFAULT")), before + "✗ failed 60 s" + rates + " EFAULT", "bad"},
+		"under load":   {pair(loaded, loaded), "3 h" + rates + " measured under load", "good"},
+		"busy":         {with(pair(fine, fine), func(p *prober.PairStatus) { p.Skip = prober.ReasonNICBusy }), "10 min" + rates + " due, but kept back: nic busy", "good"},
 		"hung": {with(pair(fine, fine), func(p *prober.PairStatus) {
 			p.Hung, p.HungStage, p.Skip = at.Add(-time.Minute), loopback.StageRegister, prober.ReasonHung
-		}), "10 min a measurement hangs since 60 s in stage register; its GPU and NIC are left alone until a restart", "good"},
+		}), "10 min" + rates + " a measurement hangs since 60 s in stage register; its GPU and NIC are left alone until a restart", "good"},
 		"withdrawn": {with(pair(fine, fine), func(p *prober.PairStatus) {
 			p.Withdrawn, p.Unconfirmed = "failed", completed(full, 0, loopback.Failed)
 		}), before + "✓ fine 10 min no rate any more: failed; failed, to be confirmed", "good"},
 		"port down": {with(pair(nil, nil), func(p *prober.PairStatus) {
 			p.Withdrawn, p.Skip = "the port is not ACTIVE any more", prober.ReasonPort
 		}), before + "not measured due, but kept back: port not active; no rate any more: the port is not ACTIVE any more", ""},
+		"one way": {with(pair(completed(register, time.Minute, loopback.Fine), nil), func(p *prober.PairStatus) {
+			p.Full.Result.Registrations = []loopback.Registration{{Method: loopback.MethodPeermem}, {Method: loopback.MethodDMABuf, Err: errors.New("EOPNOTSUPP")}}
+		}), before + "✓ registration works 60 s ✓ peermem, not dmabuf dmabuf: EOPNOTSUPP", "good"},
+		"no way": {with(pair(completed(register, time.Minute, loopback.Failed, "neither"), nil), func(p *prober.PairStatus) {
+			p.Full.Result.Registrations = []loopback.Registration{{Method: loopback.MethodPeermem, Err: errors.New("EFAULT")}}
+		}), before + "✗ failed 60 s ✗ not peermem neither", "bad"},
 		"mismatches": {with(pair(fine, fine), func(p *prober.PairStatus) { p.Mismatches = 7 }), "7 words arrived wrong", "good"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -295,10 +295,10 @@ func expectationSection(doc *Document) pageSection {
 // notJudgedSection shows the rules that could not be judged.
 func notJudgedSection(doc *Document) pageSection {
 	s := pageSection{ID: "not-judged", Title: "Not judged"}
-	g := &grid{ID: "not-judged-table", Caption: "Rules that could not be judged, and what is missing", Columns: []string{"Rule", "What it looks for", "Missing"}}
-	for i := range doc.Rules {
-		if r := &doc.Rules[i]; r.Result == diagnosis.ResultNotJudged {
-			g.add(cell{Link: r.Runbook, LinkText: r.Rule}, longCell(r.Title), longCell(strings.Join(r.Missing, "; ")))
+	g := &grid{ID: "not-judged-table", Caption: "What is missing, and the rules that could not be judged for want of it", Columns: []string{"Missing", "Rules"}}
+	for _, missing := range doc.Context.Missing {
+		if len(missing.Rules) > 0 {
+			g.add(longCell(missing.What), longCell(strings.Join(missing.Rules, ", ")))
 		}
 	}
 	s.put(g)

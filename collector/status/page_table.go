@@ -1,5 +1,7 @@
 package status
 
+import "slices"
+
 // pageSection is a part of the page below the matrix.
 type pageSection struct {
 	ID, Title string
@@ -71,12 +73,24 @@ var (
 // add adds a row.
 func (g *grid) add(cells ...cell) { g.Rows = append(g.Rows, cells) }
 
-// put adds a grid to a section unless it is empty.
+// put adds a grid to a section unless it is empty. Columns in which no row has
+// anything are left out.
 func (s *pageSection) put(g *grid) {
-	if len(g.Rows) > 0 {
-		s.Tables = append(s.Tables, g)
+	if len(g.Rows) == 0 {
+		return
 	}
+	for column := len(g.Columns) - 1; column > 0; column-- {
+		if !slices.ContainsFunc(g.Rows, func(row []cell) bool { return !row[column].empty() }) {
+			g.Columns = slices.Delete(g.Columns, column, column+1)
+			for i := range g.Rows {
+				g.Rows[i] = slices.Delete(g.Rows[i], column, column+1)
+			}
+		}
+	}
+	s.Tables = append(s.Tables, g)
 }
+
+func (c *cell) empty() bool { return c.Text == "" && c.Link == "" }
 
 // say adds a fact unless nothing is known.
 func (s *pageSection) say(term string, c cell) {
