@@ -216,9 +216,7 @@ func (h *Handler) gather(ctx context.Context, wanted []string) ([]*dto.MetricFam
 		return families, done, nil
 	}
 	self, err := h.config.Self.Gather()
-	families = append(families, self...)
-	sortFamilies(families)
-	return families, done, err
+	return merged(families, self), done, err
 }
 
 // render makes a Snapshot's metrics.

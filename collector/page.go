@@ -1,7 +1,9 @@
 package collector
 
 import (
-	"sort"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
@@ -37,8 +39,12 @@ func newFamily(name, help string, kind dto.MetricType) *family {
 // Its memory is used again by later scrapes.
 type page struct {
 	families map[*family]*dto.MetricFamily
-	blocks   [][]sample
-	used     int // samples in use, over all blocks
+	// sorted are the families in the order of their names, unless changed says that
+	// they are others since.
+	sorted  []*dto.MetricFamily
+	changed bool
+	blocks  [][]sample
+	used    int // samples in use, over all blocks
 }
 
 // sample is a metric with room for the value it points to.
@@ -59,6 +65,7 @@ func (p *page) reset() {
 	for f, mf := range p.families {
 		if len(mf.Metric) == 0 {
 			delete(p.families, f)
+			p.changed = true
 		}
 		mf.Metric = mf.Metric[:0]
 	}
@@ -85,6 +92,7 @@ func (p *page) add(f *family, value float64, labels labels) {
 	if mf == nil {
 		mf = &dto.MetricFamily{Name: &f.name, Help: &f.help, Type: &f.kind}
 		p.families[f] = mf
+		p.changed = true
 	}
 	s := p.next()
 	s.value = value
@@ -109,18 +117,32 @@ func (p *page) addBool(f *family, value bool, labels labels) {
 
 // gather returns the page's families in the order of their names.
 func (p *page) gather() []*dto.MetricFamily {
-	families := make([]*dto.MetricFamily, 0, len(p.families))
-	for _, mf := range p.families {
+	if p.changed {
+		p.sorted = slices.AppendSeq(p.sorted[:0], maps.Values(p.families))
+		slices.SortFunc(p.sorted, byName)
+		p.changed = false
+	}
+	families := make([]*dto.MetricFamily, 0, len(p.sorted))
+	for _, mf := range p.sorted {
 		if len(mf.Metric) > 0 {
 			families = append(families, mf)
 		}
 	}
-	sortFamilies(families)
 	return families
 }
 
-func sortFamilies(families []*dto.MetricFamily) {
-	sort.Slice(families, func(i, j int) bool { return families[i].GetName() < families[j].GetName() })
+func byName(a, b *dto.MetricFamily) int { return strings.Compare(a.GetName(), b.GetName()) }
+
+// merged returns the families of two lists that are in the order of their names.
+func merged(a, b []*dto.MetricFamily) []*dto.MetricFamily {
+	all := make([]*dto.MetricFamily, 0, len(a)+len(b))
+	for len(a) > 0 && len(b) > 0 {
+		if byName(b[0], a[0]) < 0 {
+			a, b = b, a
+		}
+		all, a = append(all, a[0]), a[1:]
+	}
+	return append(append(all, a...), b...)
 }
 
 // gathererFunc is a prometheus.TransactionalGatherer.

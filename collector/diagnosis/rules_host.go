@@ -59,7 +59,7 @@ var hostRules = []rule{
 		"Set LimitMEMLOCK=infinity in the daemon's unit and restart it: RDMA registration in containers and jobs without CAP_IPC_LOCK fails with ENOMEM."},
 		needs: []need{needHost}, judge: judgeDaemons},
 	{Rule: Rule{idQuiesced, SeverityInfo, "measuring is quiesced",
-		"By command, so that the driver can be unloaded: it ends by itself, or with gdr_exporter resume."},
+		"By command, so that the driver can be unloaded: it ends by itself, or with gdr_exporter ctl resume."},
 		judge: judgeQuiesced},
 }
 

@@ -18,8 +18,7 @@ type Options struct {
 	Kernel        Kernel        // nil: the running one
 	// Include decides of which RDMA devices nodes and interfaces are looked at; nil: of all.
 	Include func(device string) bool
-	// SlowInterval is how often the slow group is read: interfaces and the context;
-	// 0: each time.
+	// SlowInterval is how often the host is read: all of it changes seldom; 0: each time.
 	SlowInterval time.Duration
 }
 
@@ -46,6 +45,8 @@ type slow struct {
 	platform   Platform
 	interfaces sysread.Maybe[[]Interface]
 	hostProcs  bool
+	nodes      []Node
+	nodesKnown bool
 }
 
 // NewReader returns a reader; nothing is opened yet.
@@ -70,8 +71,8 @@ func (*Reader) Name() string { return unitName }
 // Close does nothing: no file is kept open.
 func (*Reader) Close() {}
 
-// Read reads the host. Device nodes are read each time, what needs a search among
-// all processes every five minutes at most, the rest when the slow group is due.
+// Read reads the host if that is due, what needs a search among all processes every
+// five minutes at most.
 // What could not be read is not known, and why is an error beside it; that a file
 // is not there, or is not for everybody's eyes, is no error.
 func (r *Reader) Read(now time.Time) (Reading, []sysread.ReadError) {
@@ -84,9 +85,10 @@ func (r *Reader) Read(now time.Time) (Reading, []sysread.ReadError) {
 	} else if r.daemonsAt.IsZero() || now.Sub(r.daemonsAt) >= max(r.options.SlowInterval, daemonInterval) {
 		r.daemons, r.daemonsAt = p.findDaemons(), now
 	}
-	reading := Reading{Context: r.slow.context, Platform: r.slow.platform, Interfaces: r.slow.interfaces, Daemons: r.daemons}
-	reading.Nodes, reading.NodesKnown = p.nodes()
-	return reading, p.errs
+	return Reading{
+		Context: r.slow.context, Platform: r.slow.platform, Interfaces: r.slow.interfaces, Daemons: r.daemons,
+		Nodes: r.slow.nodes, NodesKnown: r.slow.nodesKnown,
+	}, p.errs
 }
 
 // pass is one Read: the reader, and what failed.
@@ -100,6 +102,7 @@ func (p *pass) readSlow() slow {
 	s.context = p.context(s.hostProcs)
 	s.platform = Platform{Vendor: p.dmi("sys_vendor"), Product: p.dmi("product_name")}
 	s.interfaces = p.interfaces()
+	s.nodes, s.nodesKnown = p.nodes()
 	return s
 }
 
