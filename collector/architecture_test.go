@@ -28,6 +28,11 @@ var importRules = []struct {
 	// It writes no file either.
 	{"gdr_exporter/collector/capture", []string{"os", "github.com/prometheus/...", "go.uber.org/...", "gdr_exporter/collector", "gdr_exporter/collector/snapshot", "gdr_exporter/collector/status", "C", "github.com/NVIDIA/...", "github.com/mdlayher/..."}},
 	{"gdr_exporter/collector/capture/embedded", []string{"os", "github.com/prometheus/...", "go.uber.org/...", "gdr_exporter/collector", "gdr_exporter/collector/snapshot", "gdr_exporter/collector/status", "C"}},
+	{"gdr_exporter/collector/kmsg", []string{"github.com/prometheus/...", "go.uber.org/...", "gdr_exporter/collector", "gdr_exporter/collector/snapshot", "gdr_exporter/gpu/...", "gdr_exporter/rdma/...", "C"}},
+	{"gdr_exporter/collector/host", []string{"github.com/prometheus/client_golang/...", "go.uber.org/...", "gdr_exporter/collector", "gdr_exporter/collector/snapshot", "gdr_exporter/gpu/...", "C"}},
+	{"gdr_exporter/collector/process", []string{"github.com/prometheus/client_golang/...", "go.uber.org/...", "gdr_exporter/collector", "gdr_exporter/collector/snapshot", "C"}},
+	{"gdr_exporter/collector/profile", []string{"github.com/prometheus/...", "go.uber.org/...", "gdr_exporter/collector", "gdr_exporter/collector/snapshot", "C"}},
+	{"gdr_exporter/collector/nccllog", []string{"os", "github.com/prometheus/...", "go.uber.org/...", "gdr_exporter/collector", "gdr_exporter/collector/snapshot", "gdr_exporter/gpu/...", "gdr_exporter/rdma/...", "C"}},
 	{"gdr_exporter/collector/sysread", []string{"github.com/prometheus/...", "go.uber.org/...", "gdr_exporter/...", "C"}},
 	{"gdr_exporter/collector", []string{"os", "github.com/NVIDIA/...", "github.com/prometheus/procfs/...", "github.com/Mellanox/...", "github.com/mdlayher/...", "github.com/vishvananda/...", "C"}},
 	{"gdr_exporter/collector/status", []string{"os", "github.com/prometheus/...", "github.com/NVIDIA/...", "github.com/Mellanox/...", "github.com/mdlayher/...", "C"}},

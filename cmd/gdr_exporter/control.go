@@ -36,10 +36,12 @@ const (
 	pathForget  = "/api/v1/forget"
 	pathControl = "/api/v1/control"
 	pathResults = "/api/v1/results"
+
+	pathFindings = "/api/v1/findings"
 )
 
 // controlPaths are all paths of the control.
-var controlPaths = []string{pathProbe, pathQuiesce, pathResume, pathForget, pathControl, pathResults}
+var controlPaths = []string{pathProbe, pathQuiesce, pathResume, pathForget, pathControl, pathResults, pathFindings}
 
 // control is what commands from outside do with the daemon.
 type control struct {
@@ -47,6 +49,8 @@ type control struct {
 	quiet  *quiet
 	// forgetLearned drops what was learned of a GPU or device; nil: nothing was.
 	forgetLearned func(gpu, device string) int
+	// document is what the status page shows.
+	document func(ctx context.Context) *status.Document
 	// restart says what restart is wanted, and what keeps it back; "" for none.
 	restart func() (reason, blocked string)
 	// off is why nothing is ever measured, "" if it is.
@@ -70,6 +74,8 @@ var endpoints = map[string]endpoint{
 	pathForget:  {http.MethodPost, []string{"gpu", "device", "all"}, (*control).forget},
 	pathControl: {http.MethodGet, nil, (*control).show},
 	pathResults: {http.MethodGet, nil, (*control).results},
+
+	pathFindings: {http.MethodGet, nil, (*control).findings},
 }
 
 // apiError is an error with the code of its answer.
@@ -280,4 +286,14 @@ func (c *control) status(ctx context.Context) *status.Control {
 		answer.Restart = &status.ControlRestart{Reason: reason, Blocked: blocked}
 	}
 	return answer
+}
+
+// nodeFindings is the answer of pathFindings.
+type nodeFindings struct {
+	Findings []status.DocFinding `json:"findings"`
+}
+
+// findings tells what is wrong with the node, as the status page has it.
+func (c *control) findings(ctx context.Context, _ url.Values) (any, error) {
+	return nodeFindings{c.document(ctx).Findings}, nil
 }

@@ -4,12 +4,16 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/alecthomas/kingpin/v2"
 
 	"gdr_exporter/collector/nccllog"
+	"gdr_exporter/collector/status"
 )
 
 const ncclLogHelp = "Read a job's NCCL_DEBUG=INFO output, of one rank or of many mixed together, plain or gzip, and say whether its connections use GPUDirect RDMA, where not, and why.\n\n" +
@@ -37,7 +41,7 @@ func lastDash(args []string) []string {
 
 // ncclLog judges a job's log.
 func ncclLog(ctx context.Context, c *config, stdout, stderr io.Writer) error {
-	report, err := readNCCLLog(ctx, c.ncclLog.file)
+	report, err := readNCCLLog(ctx, c.ncclLog.file, c.nodeFindings(ctx))
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -62,7 +66,7 @@ func ncclLog(ctx context.Context, c *config, stdout, stderr io.Writer) error {
 // readNCCLLog reads a file, or standard input. Opening a pipe and reading from a
 // terminal wait as long as nobody writes, which must not keep a signal from ending
 // the command.
-func readNCCLLog(ctx context.Context, name string) (*nccllog.Report, error) {
+func readNCCLLog(ctx context.Context, name string, findings []string) (*nccllog.Report, error) {
 	type result struct {
 		report *nccllog.Report
 		err    error
@@ -79,7 +83,7 @@ func readNCCLLog(ctx context.Context, name string) (*nccllog.Report, error) {
 			defer file.Close()
 			source = file
 		}
-		report, err := nccllog.Read(ctx, source, nccllog.Options{})
+		report, err := nccllog.Read(ctx, source, nccllog.Options{Findings: findings})
 		results <- result{report, err}
 	}()
 	select {
@@ -88,4 +92,43 @@ func readNCCLLog(ctx context.Context, name string) (*nccllog.Report, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+}
+
+// nodeFindings are those of the exporter that runs on this node, if one does: they
+// may be why the job is slow, if it ran here.
+func (c *config) nodeFindings(ctx context.Context) []string {
+	const most = 3 * time.Second
+	if c.socket == "" {
+		return nil
+	}
+	asking, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	var answer nodeFindings
+	if newClient(c.socket).call(asking, http.MethodGet, pathFindings, nil, &answer) != nil {
+		return nil
+	}
+	sentences := make([]string, 0, len(answer.Findings))
+	for i := range answer.Findings {
+		sentences = append(sentences, findingSentence(&answer.Findings[i]))
+	}
+	return sentences
+}
+
+// findingSentence says a finding in one line: "critical path_staged (GPU
+// 0000:18:00.0, mlx5_0): ...".
+func findingSentence(f *status.DocFinding) string {
+	var about []string
+	for _, part := range []struct {
+		prefix string
+		text   *string
+	}{{"GPU ", f.Subject.GPU}, {"", f.Subject.Device}, {"PCI ", f.Subject.Address}, {"", f.Subject.Other}} {
+		if part.text != nil && *part.text != "" {
+			about = append(about, part.prefix+*part.text)
+		}
+	}
+	of := ""
+	if len(about) > 0 {
+		of = " (" + strings.Join(about, ", ") + ")"
+	}
+	return fmt.Sprintf("%s %s%s: %s: %s", f.Severity, f.Rule, of, f.Title, f.Seen)
 }

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +15,7 @@ import (
 	"time"
 
 	"gdr_exporter/collector/nccllog"
+	"gdr_exporter/collector/status"
 )
 
 const ncclLogs = "../../collector/nccllog/testdata/"
@@ -128,5 +131,33 @@ func TestLastDash(t *testing.T) {
 		if got := lastDash(test[0]); !slices.Equal(got, test[1]) {
 			t.Errorf("%q: %q", test[0], got)
 		}
+	}
+}
+
+// TestNCCLLogNodeFindings: what the exporter on this node finds stands beside the
+// log; without an exporter nothing does, and no word of it.
+func TestNCCLLogNodeFindings(t *testing.T) {
+	t.Parallel()
+	gpu, device := "0000:18:00.0", "mlx5_0"
+	socket := filepath.Join(emptyDir(t), "socket")
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fake := &control{stopping: t.Context(), document: func(context.Context) *status.Document {
+		return &status.Document{Findings: []status.DocFinding{{
+			Rule: "path_staged", Severity: "critical", Title: "it does not work", Seen: "EFAULT\x1b[2J", Subject: status.DocSubject{GPU: &gpu, Device: &device},
+		}}}
+	}}
+	server := &http.Server{Handler: fake.handler(), ReadHeaderTimeout: patient}
+	go func() { _ = server.Serve(listener) }()
+	defer func() { _ = server.Close() }()
+	const log = ncclLogs + "real-2x-h200.log"
+	const want = "critical path_staged (GPU 0000:18:00.0, mlx5_0): it does not work: EFAULT"
+	if r := runBriefly(t, "nccl-log", "--control.socket="+socket, log); r.code != nccllog.ExitNotJudged || !strings.Contains(r.stdout, want) || strings.Contains(r.stdout, "\x1b") {
+		t.Errorf("%d %s\n%s", r.code, r.stderr, r.stdout)
+	}
+	if r := runBriefly(t, "nccl-log", "--control.socket="+socket+"-none", log); r.code != nccllog.ExitNotJudged || r.stderr != "" || strings.Contains(r.stdout, "path_staged") {
+		t.Errorf("%d %s\n%s", r.code, r.stderr, r.stdout)
 	}
 }

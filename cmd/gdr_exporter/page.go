@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"net/http"
 
 	"github.com/prometheus/common/version"
@@ -26,24 +27,24 @@ func (d *daemon) routePages(mux *http.ServeMux) {
 }
 
 // page is what is shown of the host now.
-func (d *daemon) page(r *http.Request) status.Page {
-	s := d.snapshot(r.Context())
+func (d *daemon) page(ctx context.Context) status.Page {
+	s := d.snapshot(ctx)
 	return status.Page{Version: version.Version, MetricsPath: d.config.telemetryPath, Replay: d.config.replay.sentence(), Snapshot: s, Diagnosis: d.diagnose(s)}
 }
 
 func (d *daemon) serveStatus(w http.ResponseWriter, r *http.Request) {
 	htmlHeader(w)
-	d.sent("status page", d.page(r).WriteHTML(w))
+	d.sent("status page", d.page(r.Context()).WriteHTML(w))
 }
 
 func (d *daemon) serveRunbooks(w http.ResponseWriter, r *http.Request) {
 	htmlHeader(w)
-	d.sent("runbooks", d.page(r).WriteRunbooks(w))
+	d.sent("runbooks", d.page(r.Context()).WriteRunbooks(w))
 }
 
 func (d *daemon) serveRunbook(w http.ResponseWriter, r *http.Request) {
 	var b bytes.Buffer
-	found, err := d.page(r).WriteRunbook(&b, r.PathValue("rule"))
+	found, err := d.page(r.Context()).WriteRunbook(&b, r.PathValue("rule"))
 	switch {
 	case err != nil:
 		d.logger.Error("runbook", zap.Error(err))
@@ -59,7 +60,7 @@ func (d *daemon) serveRunbook(w http.ResponseWriter, r *http.Request) {
 
 func (d *daemon) serveStatusJSON(w http.ResponseWriter, r *http.Request) {
 	jsonHeader(w, "application/json")
-	page := d.page(r)
+	page := d.page(r.Context())
 	d.sent("status as JSON", page.Document().WriteJSON(w))
 }
 

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gdr_exporter/collector/snapshot"
+	"gdr_exporter/collector/status"
 	"gdr_exporter/collector/sysread"
 	"gdr_exporter/gpu"
 	"gdr_exporter/gpu/cuda"
@@ -177,6 +178,7 @@ func (d *daemon) addControl(nvml *gpu.Reader) {
 	}
 	d.control = &control{
 		prober: d.prober, forgetLearned: d.book.Forget, quiet: d.quiet, restart: d.restarter.state, off: d.measuringOff(), logger: logger, stopping: d.waiting,
+		document: func(ctx context.Context) *status.Document { page := d.page(ctx); return page.Document() },
 	}
 }
 
