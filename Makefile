@@ -52,7 +52,7 @@ vm: build ## run the exporter in a test kernel with four soft-RoCE devices and s
 
 test: go ## install what the tests need and run all of them, the kernel tests included
 	@.ci/install $(TEST_PACKAGES)
-	$$(.ci/gotool gotestsum $(GOTESTSUM)) --format pkgname -- -race -timeout 30m ./...
+	$$(.ci/gotool gotestsum $(GOTESTSUM)) --format pkgname -- -race -timeout 75m ./...
 
 test-short: go ## the tests that need no kernel of their own
 	@.ci/install $(BUILD_PACKAGES)
