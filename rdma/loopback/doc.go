@@ -18,4 +18,8 @@
 // whatever failed. libibverbs is loaded when it is needed, and all C that there is
 // (loopback.h) takes its deadline and its number of bytes as arguments, because
 // nothing else can interrupt it.
+//
+// An [Endpoint] is one half of such a connection, whose other half is on another
+// host: the same parts, with a buffer that the other side may write to and nothing
+// else. What both tell each other, and how, is not of this package.
 package loopback

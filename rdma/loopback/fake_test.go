@@ -23,6 +23,7 @@ type ledger struct {
 	calls  []string // names, in order
 	failAt int      // index of the call that fails; -1: none
 	failed string   // its name
+	fail   string   // name of the calls of which one fails; "": failAt counts all
 	err    error    // what it fails with
 
 	untouchable map[uintptr]bool // GPU memory that cannot be registered
@@ -36,8 +37,10 @@ func newLedger(t *testing.T) *ledger {
 func (l *ledger) call(name string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.calls = append(l.calls, name)
-	if len(l.calls)-1 == l.failAt {
+	if l.fail == "" || name == l.fail {
+		l.calls = append(l.calls, name)
+	}
+	if len(l.calls)-1 == l.failAt && l.failed == "" {
 		l.failed = name
 		return l.err
 	}
@@ -95,13 +98,16 @@ func (l *ledger) mayStay(kind string) bool {
 	return stuck && (kind == unmade || kind == "GPU memory" || kind == "GPU")
 }
 
+type fakeRegion struct {
+	address uintptr
+	length  int
+	allow   access
+}
+
 // fakeVerbs moves memory by itself. It has no more devices than the one asked for.
 type fakeVerbs struct {
 	*ledger
-	regions map[uint32]struct {
-		address uintptr
-		length  int
-	}
+	regions   map[uint32]fakeRegion
 	connected map[handle]connection
 	posted    []uint64 // ids to complete
 	dmabuf    error    // of every dma-buf registration
@@ -115,12 +121,9 @@ type fakeVerbs struct {
 func newFakeVerbs(l *ledger) *fakeVerbs {
 	return &fakeVerbs{
 		ledger: l, dmabuf: syscall.EBADF, connected: map[handle]connection{},
-		regions: map[uint32]struct {
-			address uintptr
-			length  int
-		}{},
-		direct: syscall.ENODEV,
-		port:   portState{state: 4, mtu: 5, ethernet: true, messageSize: 1 << 30},
+		regions: map[uint32]fakeRegion{},
+		direct:  syscall.ENODEV,
+		port:    portState{state: 4, mtu: 5, ethernet: true, messageSize: 1 << 30},
 	}
 }
 
@@ -166,34 +169,31 @@ func (f *fakeVerbs) allocPD(h handle) (handle, error) {
 }
 func (f *fakeVerbs) deallocPD(h handle) error { return f.unmake("PD", h) }
 
-func (f *fakeVerbs) register(pd handle, address uintptr, length int) (region, error) {
+func (f *fakeVerbs) register(pd handle, address uintptr, length int, allow access) (region, error) {
 	f.must("PD", pd)
 	mr, err := f.make("MR")
 	if err != nil {
 		return region{}, err
 	}
-	f.regions[uint32(mr)] = struct {
-		address uintptr
-		length  int
-	}{address, length}
+	f.regions[uint32(mr)] = fakeRegion{address, length, allow}
 	return region{mr, uint32(mr), uint32(mr)}, nil
 }
 
-func (f *fakeVerbs) regMR(pd handle, address uintptr, length int, relaxed bool) (region, error) {
+func (f *fakeVerbs) regMR(pd handle, address uintptr, length int, allow access, relaxed bool) (region, error) {
 	if relaxed && f.noRelaxed {
 		return region{}, &Error{Call: "ibv_reg_mr", Errno: syscall.EINVAL}
 	}
 	if f.untouchable[address] {
 		return region{}, &Error{Call: "ibv_reg_mr", Errno: syscall.EFAULT}
 	}
-	return f.register(pd, address, length)
+	return f.register(pd, address, length, allow)
 }
 
-func (f *fakeVerbs) regDMABuf(pd handle, address uintptr, length, fd int, _ bool) (region, error) {
+func (f *fakeVerbs) regDMABuf(pd handle, address uintptr, length, fd int, allow access, _ bool) (region, error) {
 	if fd < 0 || f.dmabuf != syscall.EBADF {
 		return region{}, &Error{Call: "ibv_reg_dmabuf_mr", Errno: f.dmabuf.(syscall.Errno)}
 	}
-	return f.register(pd, address, length)
+	return f.register(pd, address, length, allow)
 }
 
 func (f *fakeVerbs) deregMR(h handle) error { return f.unmake("MR", h) }
@@ -214,7 +214,7 @@ func (f *fakeVerbs) destroyCQ(h handle) error {
 	return f.unmake("CQ", h)
 }
 
-func (f *fakeVerbs) createQP(pd, cq handle, _ int) (queuePair, error) {
+func (f *fakeVerbs) createQP(pd, cq handle, _, _ int) (queuePair, error) {
 	f.must("PD", pd)
 	f.must("CQ", cq)
 	qp, err := f.make("QP")
@@ -298,15 +298,17 @@ func (f *fakeVerbs) post(t transfer, localOffset, remoteOffset int, id uint64) e
 	return f.call("post")
 }
 
+func (f *fakeVerbs) postReceive(handle, uint64) error { return f.call("post receive") }
+
 // next completes writes latest first: queue pairs are not ordered with each other.
-func (f *fakeVerbs) next(cq, _ handle, _ limits) (uint64, bool, error) {
+func (f *fakeVerbs) next(cq, _ handle, _ limits) (completion, bool, error) {
 	f.must("CQ", cq)
 	if err := f.call("next"); err != nil || len(f.posted) == 0 {
-		return 0, false, err
+		return completion{}, false, err
 	}
 	id := f.posted[len(f.posted)-1]
 	f.posted = f.posted[:len(f.posted)-1]
-	return id, true, nil
+	return completion{id: id}, true, nil
 }
 
 // hostGPU is a GPU whose memory is the host's.

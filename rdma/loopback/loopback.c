@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "loopback.h"
 
+#include <arpa/inet.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <infiniband/verbs.h>
@@ -15,6 +16,9 @@
 
 /* Empty polls between two looks at the clock, which in some machines is slow. */
 #define LB_POLLS_PER_CLOCK 1024
+
+/* How long an answer is polled for before the thread sleeps for it. */
+#define LB_POLL_NS 500000
 
 /* The longest sleep, so that a stop is noticed. */
 #define LB_SLEEP_MS 100
@@ -243,7 +247,12 @@ struct lb_error lb_dealloc_pd(struct lb_library *lib, uintptr_t pd)
 	return returned(LB_DEALLOC_PD, lib->dealloc_pd((struct ibv_pd *)pd));
 }
 
-static const int access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+/* Local writes are always allowed: memory that is read only is pinned in another way. */
+static const int access_flags[] = {
+	[LB_ACCESS_NONE] = IBV_ACCESS_LOCAL_WRITE,
+	[LB_ACCESS_WRITE] = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE,
+	[LB_ACCESS_FULL] = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ,
+};
 
 static struct lb_error registered(enum lb_step step, struct ibv_mr *mr, struct lb_region *region)
 {
@@ -252,7 +261,7 @@ static struct lb_error registered(enum lb_step step, struct ibv_mr *mr, struct l
 	return made(step, mr);
 }
 
-struct lb_error lb_reg_mr(struct lb_library *lib, uintptr_t pd, uint64_t address, uint64_t length, int relaxed, struct lb_region *region)
+struct lb_error lb_reg_mr(struct lb_library *lib, uintptr_t pd, uint64_t address, uint64_t length, int access, int relaxed, struct lb_region *region)
 {
 	struct ibv_mr *mr;
 
@@ -260,20 +269,20 @@ struct lb_error lb_reg_mr(struct lb_library *lib, uintptr_t pd, uint64_t address
 		return failed(LB_REG_MR, EOPNOTSUPP);
 	errno = 0;
 	if (relaxed)
-		mr = lib->reg_mr_iova2((struct ibv_pd *)pd, (void *)(uintptr_t)address, length, address, access_flags | IBV_ACCESS_RELAXED_ORDERING);
+		mr = lib->reg_mr_iova2((struct ibv_pd *)pd, (void *)(uintptr_t)address, length, address, access_flags[access] | IBV_ACCESS_RELAXED_ORDERING);
 	else
-		mr = lib->reg_mr((struct ibv_pd *)pd, (void *)(uintptr_t)address, length, access_flags);
+		mr = lib->reg_mr((struct ibv_pd *)pd, (void *)(uintptr_t)address, length, access_flags[access]);
 	return registered(LB_REG_MR, mr, region);
 }
 
-struct lb_error lb_reg_dmabuf_mr(struct lb_library *lib, uintptr_t pd, uint64_t iova, uint64_t length, int fd, int relaxed, struct lb_region *region)
+struct lb_error lb_reg_dmabuf_mr(struct lb_library *lib, uintptr_t pd, uint64_t iova, uint64_t length, int fd, int access, int relaxed, struct lb_region *region)
 {
 	struct ibv_mr *mr;
 
 	if (!lib->reg_dmabuf_mr)
 		return failed(LB_REG_DMABUF_MR, ENOSYS);
 	errno = 0;
-	mr = lib->reg_dmabuf_mr((struct ibv_pd *)pd, 0, length, iova, fd, access_flags | (relaxed ? IBV_ACCESS_RELAXED_ORDERING : 0));
+	mr = lib->reg_dmabuf_mr((struct ibv_pd *)pd, 0, length, iova, fd, access_flags[access] | (relaxed ? IBV_ACCESS_RELAXED_ORDERING : 0));
 	return registered(LB_REG_DMABUF_MR, mr, region);
 }
 
@@ -306,12 +315,12 @@ struct lb_error lb_destroy_cq(struct lb_library *lib, uintptr_t cq)
 	return returned(LB_DESTROY_CQ, lib->destroy_cq((struct ibv_cq *)cq));
 }
 
-struct lb_error lb_create_qp(struct lb_library *lib, uintptr_t pd, uintptr_t cq, int depth, struct lb_qp *qp)
+struct lb_error lb_create_qp(struct lb_library *lib, uintptr_t pd, uintptr_t cq, int depth, int receives, struct lb_qp *qp)
 {
 	struct ibv_qp_init_attr attr = {
 		.send_cq = (struct ibv_cq *)cq,
 		.recv_cq = (struct ibv_cq *)cq,
-		.cap = { .max_send_wr = depth, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 },
+		.cap = { .max_send_wr = depth, .max_recv_wr = receives, .max_send_sge = 1, .max_recv_sge = 1 },
 		.qp_type = IBV_QPT_RC,
 	};
 	struct ibv_qp *made_qp;
@@ -334,7 +343,7 @@ static struct lb_error to_init(struct lb_library *lib, struct ibv_qp *qp, const 
 		.qp_state = IBV_QPS_INIT,
 		.pkey_index = c->pkey_index,
 		.port_num = c->port,
-		.qp_access_flags = access_flags,
+		.qp_access_flags = access_flags[c->access],
 	};
 
 	return returned(LB_MODIFY_QP_INIT, lib->modify_qp(qp, &attr,
@@ -350,7 +359,7 @@ static struct lb_error to_rtr(struct lb_library *lib, struct ibv_qp *qp, const s
 		.qp_state = IBV_QPS_RTR,
 		.path_mtu = c->path_mtu,
 		.dest_qp_num = c->peer_number,
-		.rq_psn = c->psn,
+		.rq_psn = c->peer_psn,
 		.max_dest_rd_atomic = c->rd_atomic,
 		.min_rnr_timer = 12, /* 0.64 ms */
 		.ah_attr = {
@@ -483,9 +492,10 @@ static struct lb_error post_batch(const struct lb_transfer *t, int i, struct flo
 {
 	struct ibv_send_wr wr[LB_BATCH], *bad;
 	struct ibv_sge sge[LB_BATCH];
+	int batch = t->batch ? t->batch : LB_BATCH;
 	int n = 0;
 
-	while (n < LB_BATCH && f->posted < f->limit && f->posted - f->completed < (uint64_t)t->depth) {
+	while (n < batch && f->posted < f->limit && f->posted - f->completed < (uint64_t)t->depth) {
 		uint64_t offset = t->slice * i + f->posted * t->size % t->slice;
 		int signal = ++f->posted == f->limit || f->posted % t->signal_every == 0;
 
@@ -592,7 +602,7 @@ static struct lb_error run_transfer(struct lb_library *lib, const struct lb_tran
 static int valid(const struct lb_transfer *t)
 {
 	return t->qp_count >= 1 && t->qp_count <= LB_MAX_QPS && t->size > 0 && t->slice >= t->size &&
-	       t->signal_every >= 1 && t->signal_every <= t->depth;
+	       t->signal_every >= 1 && t->signal_every <= t->depth && t->batch >= 0 && t->batch <= LB_BATCH;
 }
 
 struct lb_error lb_transfer(struct lb_library *lib, const struct lb_transfer *transfer, struct lb_limits limits, const int *stop, struct lb_progress *progress)
@@ -624,30 +634,78 @@ struct lb_error lb_post(const struct lb_transfer *transfer, uint64_t offset_loca
 	};
 	struct ibv_send_wr *bad;
 
+	if (transfer->with_imm) {
+		wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+		wr.imm_data = htonl(transfer->imm);
+	}
+	if (transfer->with_imm && transfer->size == 0) {
+		/* Not a write of nothing: that needs the peer's leave to write. */
+		wr.opcode = IBV_WR_SEND_WITH_IMM;
+		wr.num_sge = 0;
+	}
 	return returned(LB_POST_SEND, ibv_post_send((struct ibv_qp *)transfer->qps[0], &wr, &bad));
 }
 
-struct lb_error lb_latency(const struct lb_transfer *transfer, struct lb_limits limits, const int *stop, int64_t *samples, int count, int *done)
+struct lb_error lb_post_recv(uintptr_t qp, uint64_t id)
+{
+	struct ibv_recv_wr wr = { .wr_id = id };
+	struct ibv_recv_wr *bad;
+
+	return returned(LB_POST_RECV, ibv_post_recv((struct ibv_qp *)qp, &wr, &bad));
+}
+
+/* take_one polls for one completion and, with a channel, sleeps for it once. */
+static struct lb_error take_one(struct lb_library *lib, uintptr_t cq, uintptr_t channel, int64_t deadline, struct ibv_wc *wc, int *found)
+{
+	struct lb_error err = take(cq, wc, 1, found);
+
+	if (err.step != LB_OK || *found > 0 || !channel)
+		return err;
+	err = returned(LB_REQ_NOTIFY_CQ, ibv_req_notify_cq((struct ibv_cq *)cq, 0));
+	if (err.step == LB_OK)
+		err = take(cq, wc, 1, found);
+	if (err.step == LB_OK && *found == 0) {
+		err = sleep_for(lib, channel, deadline);
+		if (err.step == LB_OK)
+			err = take(cq, wc, 1, found);
+	}
+	return err;
+}
+
+/* answered waits for the completion of what was posted at began; *now is when it came. */
+static struct lb_error answered(struct lb_library *lib, const struct lb_transfer *t, struct lb_limits limits, const int *stop, int64_t began, int64_t *now)
 {
 	struct lb_error err = ok();
 	struct ibv_wc wc;
+	int n = 0, late = 0;
+
+	for (unsigned int polls = 1; err.step == LB_OK; polls++) {
+		err = take_one(lib, t->cq, late ? t->channel : 0, limits.deadline, &wc, &n);
+		if (err.step != LB_OK || (n == 0 && !late && polls % LB_POLLS_PER_CLOCK != 0))
+			continue;
+		*now = now_ns();
+		if (n > 0)
+			break;
+		err = check_limits(limits, stop, *now);
+		late = t->channel && *now - began > LB_POLL_NS;
+	}
+	return err;
+}
+
+struct lb_error lb_latency(struct lb_library *lib, const struct lb_transfer *transfer, struct lb_limits limits, const int *stop, int64_t *samples, int count, int *done)
+{
+	struct lb_error err = ok();
 
 	for (*done = 0; *done < count; ++*done) {
 		int64_t began = now_ns(), now = began;
-		int n = 0;
 
 		if (began >= limits.enough)
 			return ok();
 		err = check_limits(limits, stop, began);
 		if (err.step == LB_OK)
 			err = lb_post(transfer, 0, 0, 0);
-		for (unsigned int polls = 1; err.step == LB_OK && n == 0; polls++) {
-			err = take(transfer->cq, &wc, 1, &n);
-			if (err.step == LB_OK && (n > 0 || polls % LB_POLLS_PER_CLOCK == 0)) {
-				now = now_ns();
-				err = n > 0 ? ok() : check_limits(limits, stop, now);
-			}
-		}
+		if (err.step == LB_OK)
+			err = answered(lib, transfer, limits, stop, began, &now);
 		if (err.step != LB_OK)
 			return err;
 		samples[*done] = now - began;
@@ -655,22 +713,19 @@ struct lb_error lb_latency(const struct lb_transfer *transfer, struct lb_limits 
 	return ok();
 }
 
-struct lb_error lb_next(struct lb_library *lib, uintptr_t cq, uintptr_t channel, int64_t deadline, uint64_t *id, int *found)
+struct lb_error lb_next(struct lb_library *lib, uintptr_t cq, uintptr_t channel, int64_t deadline, struct lb_completion *completion, int *found)
 {
 	struct ibv_wc wc;
-	struct lb_error err = take(cq, &wc, 1, found);
+	struct lb_error err = take_one(lib, cq, channel, deadline, &wc, found);
 
-	if (err.step == LB_OK && *found == 0 && channel) {
-		err = returned(LB_REQ_NOTIFY_CQ, ibv_req_notify_cq((struct ibv_cq *)cq, 0));
-		if (err.step == LB_OK)
-			err = take(cq, &wc, 1, found);
-		if (err.step == LB_OK && *found == 0) {
-			err = sleep_for(lib, channel, deadline);
-			if (err.step == LB_OK)
-				err = take(cq, &wc, 1, found);
-		}
+	if (err.step != LB_OK || *found == 0)
+		return err;
+	*completion = (struct lb_completion){ .id = wc.wr_id };
+	if (wc.opcode & IBV_WC_RECV) {
+		if (!(wc.wc_flags & IBV_WC_WITH_IMM))
+			return failed(LB_POLL_CQ, EPROTO);
+		completion->received = 1;
+		completion->imm = ntohl(wc.imm_data);
 	}
-	if (err.step == LB_OK && *found)
-		*id = wc.wr_id;
 	return err;
 }

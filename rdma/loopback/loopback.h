@@ -38,6 +38,7 @@ enum lb_step {
 	LB_MODIFY_QP_RTR,
 	LB_MODIFY_QP_RTS,
 	LB_POST_SEND,
+	LB_POST_RECV,
 	LB_POLL_CQ,
 	LB_REQ_NOTIFY_CQ,
 	LB_GET_CQ_EVENT,
@@ -87,15 +88,24 @@ struct lb_qp {
 	uint32_t number;
 };
 
-/* How one QP reaches its peer, which is on the same port. */
+/* What others may do with a region, or with a region through a QP. */
+enum lb_access {
+	LB_ACCESS_NONE,  /* nothing: the owner only */
+	LB_ACCESS_WRITE, /* write it */
+	LB_ACCESS_FULL,  /* write and read it */
+};
+
+/* How one QP reaches its peer. */
 struct lb_connection {
 	int port, pkey_index, path_mtu;
 	int dlid;
 	int global; /* has a GRH: sgid_index and dgid count */
 	int sgid_index;
 	uint8_t dgid[16];
-	uint32_t peer_number, psn;
+	uint32_t peer_number;
+	uint32_t psn, peer_psn; /* the first number of either direction */
 	int rd_atomic;
+	int access; /* enum lb_access: what the peer may do */
 };
 
 struct lb_error lb_open(struct lb_library *lib, const char *name, uintptr_t *context);
@@ -110,14 +120,14 @@ struct lb_error lb_query_port(struct lb_library *lib, uintptr_t context, int num
 struct lb_error lb_data_direct(uintptr_t context);
 struct lb_error lb_alloc_pd(struct lb_library *lib, uintptr_t context, uintptr_t *pd);
 struct lb_error lb_dealloc_pd(struct lb_library *lib, uintptr_t pd);
-struct lb_error lb_reg_mr(struct lb_library *lib, uintptr_t pd, uint64_t address, uint64_t length, int relaxed, struct lb_region *region);
-struct lb_error lb_reg_dmabuf_mr(struct lb_library *lib, uintptr_t pd, uint64_t iova, uint64_t length, int fd, int relaxed, struct lb_region *region);
+struct lb_error lb_reg_mr(struct lb_library *lib, uintptr_t pd, uint64_t address, uint64_t length, int access, int relaxed, struct lb_region *region);
+struct lb_error lb_reg_dmabuf_mr(struct lb_library *lib, uintptr_t pd, uint64_t iova, uint64_t length, int fd, int access, int relaxed, struct lb_region *region);
 struct lb_error lb_dereg_mr(struct lb_library *lib, uintptr_t mr);
 struct lb_error lb_create_comp_channel(struct lb_library *lib, uintptr_t context, uintptr_t *channel);
 struct lb_error lb_destroy_comp_channel(struct lb_library *lib, uintptr_t channel);
 struct lb_error lb_create_cq(struct lb_library *lib, uintptr_t context, uintptr_t channel, int entries, uintptr_t *cq);
 struct lb_error lb_destroy_cq(struct lb_library *lib, uintptr_t cq);
-struct lb_error lb_create_qp(struct lb_library *lib, uintptr_t pd, uintptr_t cq, int depth, struct lb_qp *qp);
+struct lb_error lb_create_qp(struct lb_library *lib, uintptr_t pd, uintptr_t cq, int depth, int receives, struct lb_qp *qp);
 struct lb_error lb_destroy_qp(struct lb_library *lib, uintptr_t qp);
 struct lb_error lb_connect_qp(struct lb_library *lib, uintptr_t qp, const struct lb_connection *connection);
 
@@ -139,11 +149,14 @@ struct lb_transfer {
 	int read;
 	int depth;        /* outstanding on each QP */
 	int signal_every; /* a completion for every so many, at most depth */
+	int batch;        /* posted with one call at most; 0: LB_BATCH of loopback.c */
 	uint64_t local, remote;
 	uint32_t lkey, rkey;
 	uint32_t size;
 	uint64_t slice; /* multiple of size */
 	uint64_t bytes; /* most bytes to move */
+	int with_imm;   /* lb_post only: tell the peer too, with imm; of size 0 nothing else */
+	uint32_t imm;
 };
 
 struct lb_progress {
@@ -157,17 +170,27 @@ struct lb_error lb_transfer(struct lb_library *lib, const struct lb_transfer *tr
 
 /*
  * lb_latency posts one message of size bytes after the other on the first QP and
- * notes the time from post to completion of each. done counts them.
+ * notes the time from post to completion of each. done counts them. With a channel
+ * it polls for the time of a usual answer and sleeps for those that are late.
  */
-struct lb_error lb_latency(const struct lb_transfer *transfer, struct lb_limits limits, const int *stop, int64_t *samples, int count, int *done);
+struct lb_error lb_latency(struct lb_library *lib, const struct lb_transfer *transfer, struct lb_limits limits, const int *stop, int64_t *samples, int count, int *done);
 
 /* lb_post posts one message on the first QP, with a completion that says id. */
 struct lb_error lb_post(const struct lb_transfer *transfer, uint64_t offset_local, uint64_t offset_remote, uint64_t id);
+
+/* lb_post_recv lets one more message of the peer in, that has an imm and no data. */
+struct lb_error lb_post_recv(uintptr_t qp, uint64_t id);
+
+struct lb_completion {
+	uint64_t id;  /* of what was posted */
+	int received; /* a message of the peer's, which said imm */
+	uint32_t imm;
+};
 
 /*
  * lb_next takes one completion. With a channel it sleeps for one, for 100 ms and
  * to the deadline at most. found is 0 if there was none.
  */
-struct lb_error lb_next(struct lb_library *lib, uintptr_t cq, uintptr_t channel, int64_t deadline, uint64_t *id, int *found);
+struct lb_error lb_next(struct lb_library *lib, uintptr_t cq, uintptr_t channel, int64_t deadline, struct lb_completion *completion, int *found);
 
 #endif

@@ -23,7 +23,7 @@ type mover interface {
 type moved struct {
 	bytes   uint64
 	elapsed time.Duration
-	written []extent // of the destination
+	written []Extent // of the destination
 }
 
 // rate is in bytes per second. It is not known of what took no time.
@@ -34,8 +34,11 @@ func (m moved) rate() sysread.Maybe[float64] {
 	return sysread.Some(float64(m.bytes) / m.elapsed.Seconds())
 }
 
-// extent is a part of a buffer.
-type extent struct{ offset, length int }
+// Extent is a part of a buffer, in bytes.
+type Extent struct {
+	Offset int `json:"offset"`
+	Length int `json:"length"`
+}
 
 // latencySize is the size of the messages that latency is measured with.
 const latencySize = 8
@@ -50,7 +53,7 @@ type pathRun struct {
 	base    transfer // queue pairs, keys and addresses
 	channel handle
 	mover   mover
-	written []extent
+	written []Extent
 }
 
 // path measures a path; how it went is in the result.
@@ -101,9 +104,9 @@ func (p *pathRun) end() {
 }
 
 // notRegistered says why no method works.
-func (p *pathRun) notRegistered() error {
+func (r *run) notRegistered() error {
 	failures := []error{ErrNotRegistered}
-	for _, registration := range p.run.result.Registrations {
+	for _, registration := range r.result.Registrations {
 		if registration.Err != nil {
 			failures = append(failures, fmt.Errorf("%s: %w", registration.Method, registration.Err))
 		}
@@ -138,13 +141,13 @@ func (p *pathRun) connect() error {
 
 // depth is how many writes can be outstanding on each queue pair: all of them
 // may complete at once, with an error, though only some are to say so.
-func (p *pathRun) depth() int {
-	depth := p.spec.Depth
-	if p.device.depth > 0 {
-		depth = min(depth, p.device.depth)
+func (r *run) depth() int {
+	depth := r.spec.Depth
+	if r.device.depth > 0 {
+		depth = min(depth, r.device.depth)
 	}
-	if p.device.completions > 0 {
-		depth = min(depth, p.device.completions/p.spec.QueuePairs)
+	if r.device.completions > 0 {
+		depth = min(depth, r.device.completions/r.spec.QueuePairs)
 	}
 	return max(depth, 1)
 }
@@ -155,7 +158,7 @@ func (p *pathRun) connectPair() (handle, error) {
 	var pair [2]queuePair
 	for i := range pair {
 		var err error
-		if pair[i], err = p.verbs.createQP(p.pd, p.base.cq, p.base.depth); err != nil {
+		if pair[i], err = p.verbs.createQP(p.pd, p.base.cq, p.base.depth, 1); err != nil {
 			return 0, err
 		}
 		p.undo.add("queue pair", func() error { return p.verbs.destroyQP(pair[i].qp) })
@@ -175,7 +178,7 @@ func (p *pathRun) connection(peer, psn uint32) connection {
 	return connection{
 		port: p.spec.Port, pkeyIndex: p.run.result.PKey.Index, mtu: p.port.mtu,
 		lid: p.port.lid, global: gid.Known, gidIndex: gid.Value.Index, gid: gid.Value.Address.As16(),
-		peer: peer, psn: psn, rdAtomic: min(max(p.device.rdAtomic, 1), mostReads),
+		peer: peer, psn: psn, peerPSN: psn, rdAtomic: min(max(p.device.rdAtomic, 1), mostReads), allow: accessFull,
 	}
 }
 
@@ -225,10 +228,10 @@ func (p *pathRun) move(bytes uint64, l limits, sleep bool) (moved, error) {
 	return m, err
 }
 
-func size(extents []extent) int {
+func size(extents []Extent) int {
 	n := 0
 	for _, e := range extents {
-		n += e.length
+		n += e.Length
 	}
 	return n
 }
@@ -281,13 +284,18 @@ const (
 	smallMessage    = 8192
 )
 
+// signalEvery is how many writes of a size have one completion.
+func signalEvery(size, depth int) int {
+	if size > smallMessage {
+		return 1
+	}
+	return min(mostUnsignalled, max(depth/2, 1))
+}
+
 func (w writer) transfer(size int, bytes uint64, sleep bool) transfer {
 	t := w.p.base
 	t.size, t.slice, t.bytes = size, w.p.spec.slice(), bytes
-	t.signalEvery = 1
-	if size <= smallMessage {
-		t.signalEvery = min(mostUnsignalled, max(t.depth/2, 1))
-	}
+	t.signalEvery = signalEvery(size, t.depth)
 	if sleep {
 		t.channel = w.p.channel
 	}
@@ -297,13 +305,18 @@ func (w writer) transfer(size int, bytes uint64, sleep bool) transfer {
 func (w writer) move(bytes uint64, l limits, sleep bool) (moved, error) {
 	t := w.transfer(w.p.spec.MessageSize, bytes, sleep)
 	progress, err := w.p.verbs.transfer(t, l)
+	return t.moved(progress), err
+}
+
+// moved is what a transfer that got so far has moved.
+func (t transfer) moved(progress progress) moved {
 	m := moved{bytes: progress.completed * uint64(t.size), elapsed: progress.elapsed}
 	if least := int(min(progress.least*uint64(t.size), uint64(t.slice))); least > 0 {
 		for i := range t.qps {
-			m.written = append(m.written, extent{i * t.slice, least})
+			m.written = append(m.written, Extent{i * t.slice, least})
 		}
 	}
-	return m, err
+	return m
 }
 
 func (w writer) latency(l limits, samples []time.Duration) (int, error) {

@@ -47,7 +47,7 @@ func (r *run) register() error {
 // testDMABuf asks for the registration of no dma-buf: EBADF says that library,
 // kernel and driver know how.
 func (r *run) testDMABuf() {
-	mr, err := r.verbs.regDMABuf(r.pd, 0, hugePage, -1, false)
+	mr, err := r.verbs.regDMABuf(r.pd, 0, hugePage, -1, accessFull, false)
 	if err == nil { // no driver should take it
 		err = r.verbs.deregMR(mr.mr)
 	}
@@ -76,7 +76,7 @@ func (r *run) registerHost() error {
 	}{{r.source.host, &r.source.hostRegion}, {r.destination.host, &r.destination.hostRegion}, {r.scratch, &r.scratchRegion}}
 	for _, wanted := range regions {
 		made, relaxed, err := relaxable(func(relaxed bool) (region, error) {
-			return r.verbs.regMR(r.pd, wanted.memory.address(), len(wanted.memory.bytes), relaxed)
+			return r.verbs.regMR(r.pd, wanted.memory.address(), len(wanted.memory.bytes), accessFull, relaxed)
 		})
 		if err != nil {
 			return fmt.Errorf("host memory of %d bytes: %w", len(wanted.memory.bytes), err)
@@ -99,7 +99,7 @@ func (r *run) tryMethod(method Method) (Registration, error) {
 	tried := Registration{Method: method}
 	began := time.Now()
 	var made region
-	made, tried.RelaxedOrdering, tried.Err = r.registerBy(method, r.source.gpu)
+	made, tried.RelaxedOrdering, tried.Err = r.registerBy(method, r.source.gpu, accessFull)
 	tried.Duration = time.Since(began)
 	var err error
 	if tried.Err == nil {
@@ -112,10 +112,10 @@ func (r *run) tryMethod(method Method) (Registration, error) {
 	return tried, err
 }
 
-func (r *run) registerBy(method Method, memory GPUMemory) (region, bool, error) {
+func (r *run) registerBy(method Method, memory GPUMemory, allow access) (region, bool, error) {
 	if method == MethodPeermem {
 		return relaxable(func(relaxed bool) (region, error) {
-			return r.verbs.regMR(r.pd, memory.Pointer(), memory.Size(), relaxed)
+			return r.verbs.regMR(r.pd, memory.Pointer(), memory.Size(), allow, relaxed)
 		})
 	}
 	fd, err := memory.DMABuf()
@@ -125,7 +125,7 @@ func (r *run) registerBy(method Method, memory GPUMemory) (region, bool, error) 
 	// The region holds the dma-buf itself.
 	defer func() { _ = unix.Close(fd) }()
 	return relaxable(func(relaxed bool) (region, error) {
-		return r.verbs.regDMABuf(r.pd, memory.Pointer(), memory.Size(), fd, relaxed)
+		return r.verbs.regDMABuf(r.pd, memory.Pointer(), memory.Size(), fd, allow, relaxed)
 	})
 }
 
@@ -148,7 +148,7 @@ func (r *run) choose(works map[Method]bool) Method {
 // not work for two buffers, where BAR1 is nearly full: that is its failure then.
 func (r *run) registerGPU() {
 	for _, end := range []*buffers{&r.source, &r.destination} {
-		made, _, err := r.registerBy(r.result.Method, end.gpu)
+		made, _, err := r.registerBy(r.result.Method, end.gpu, accessFull)
 		if err != nil {
 			r.failMethod(err)
 			return

@@ -24,6 +24,14 @@ const (
 	StageTeardown Stage = "teardown"
 )
 
+// The stages of an endpoint between connect and teardown.
+const (
+	StageFill  Stage = "fill" // of the source with the pattern
+	StagePing  Stage = "ping"
+	StageWrite Stage = "write"
+	StageServe Stage = "serve" // what staged memory needs on the side that is written to
+)
+
 // StageResult is how a stage went.
 type StageResult struct {
 	Stage    Stage         `json:"stage"`

@@ -46,6 +46,7 @@ type run struct {
 	spec   Spec
 	load   loader
 	files  *portFiles
+	pick   func([]GID) (GID, error) // the GID to use, of those that there are
 	limits limits
 	result Result
 	undo   undo
@@ -78,7 +79,7 @@ type buffers struct {
 func newRun(ctx context.Context, spec Spec, load loader) *run {
 	now := time.Now()
 	r := &run{
-		spec: spec, load: load, files: newPortFiles(spec.SysfsRoot, spec.Device, spec.Port),
+		spec: spec, load: load, files: newPortFiles(spec.SysfsRoot, spec.Device, spec.Port), pick: chooseGID,
 		result: Result{
 			Device: spec.Device, Port: spec.Port, RegisterOnly: spec.RegisterOnly, Started: now, NUMANode: -1,
 			MessageSize: spec.MessageSize, QueuePairs: spec.QueuePairs,
@@ -168,11 +169,14 @@ func (r *run) timed(stage Stage, path Path, do func() error) error {
 }
 
 // ended returns why the run is to end, nil if it is not.
-func (r *run) ended() error {
+func (r *run) ended() error { return r.limits.ended() }
+
+// ended is the same of anything with limits.
+func (l limits) ended() error {
 	switch {
-	case r.stopping.Load() != 0:
+	case l.stop.Load() != 0:
 		return &Error{Call: "stopped", Errno: syscall.ECANCELED}
-	case monotonic() >= r.limits.deadline:
+	case monotonic() >= l.deadline:
 		return &Error{Call: "deadline", Errno: syscall.ETIMEDOUT}
 	}
 	return nil
@@ -316,7 +320,7 @@ func (r *run) findGID() error {
 	case r.spec.GID.Known:
 		gid, err = gidAt(gids, r.spec.GID.Value)
 	case r.port.ethernet:
-		gid, err = chooseGID(gids)
+		gid, err = r.pick(gids)
 	default:
 		gid, err = gidAt(gids, 0)
 	}

@@ -92,7 +92,7 @@ func (p *pipeline) run(l limits, sleep bool) (moved, error) {
 		p.abandon()
 		return m, err
 	}
-	m.written = []extent{{0, min(p.finished, p.chunksInBuffer()) * p.chunk}}
+	m.written = []Extent{{0, min(p.finished, p.chunksInBuffer()) * p.chunk}}
 	return m, nil
 }
 
@@ -226,11 +226,11 @@ func (p *pipeline) arrive(channel handle, l limits) (bool, error) {
 	if p.writing == 0 {
 		return false, nil
 	}
-	id, found, err := p.p.verbs.next(p.p.base.cq, channel, l)
+	c, found, err := p.p.verbs.next(p.p.base.cq, channel, l)
 	if !found || err != nil {
 		return false, err
 	}
-	slot := int(id)
+	slot := int(c.id)
 	p.writing--
 	if err := p.fromHost.FromHost(p.p.destination.gpu, p.offset(slot), p.at(p.p.destination.host, slot), p.chunk); err != nil {
 		return false, fmt.Errorf("copy to the GPU: %w", err)

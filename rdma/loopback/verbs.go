@@ -18,19 +18,19 @@ type verbs interface {
 
 	allocPD(context handle) (handle, error)
 	deallocPD(pd handle) error
-	// regMR registers memory for local writes and remote reads and writes, with
-	// relaxed ordering if asked to.
-	regMR(pd handle, address uintptr, length int, relaxed bool) (region, error)
+	// regMR registers memory, with relaxed ordering if asked to.
+	regMR(pd handle, address uintptr, length int, allow access, relaxed bool) (region, error)
 	// regDMABuf registers a whole dma-buf, of which address is the first byte.
-	regDMABuf(pd handle, address uintptr, length, fd int, relaxed bool) (region, error)
+	regDMABuf(pd handle, address uintptr, length, fd int, allow access, relaxed bool) (region, error)
 	deregMR(mr handle) error
 
 	createChannel(context handle) (handle, error)
 	destroyChannel(channel handle) error
 	createCQ(context, channel handle, entries int) (handle, error)
 	destroyCQ(cq handle) error
-	// createQP makes an RC queue pair.
-	createQP(pd, cq handle, depth int) (queuePair, error)
+	// createQP makes an RC queue pair, with room for depth messages to send and
+	// for receives messages of the peer.
+	createQP(pd, cq handle, depth, receives int) (queuePair, error)
 	destroyQP(qp handle) error
 	// connectQP takes a queue pair through INIT and RTR to RTS.
 	connectQP(qp handle, c connection) error
@@ -38,12 +38,15 @@ type verbs interface {
 	// transfer moves bytes with full windows. Its progress is true on error too.
 	transfer(t transfer, l limits) (progress, error)
 	// latency fills samples with the times from post to completion of single
-	// messages on the first queue pair, and returns how many it took.
+	// messages on the first queue pair, and returns how many it took. With a
+	// channel it sleeps for answers that are late.
 	latency(t transfer, l limits, samples []time.Duration) (int, error)
-	// post posts one message on the first queue pair; next takes one completion,
-	// if there is one. With a channel it sleeps for it, 100 ms at most.
+	// post posts one message on the first queue pair; postReceive lets one more
+	// announcement of the peer in; next takes one completion, if there is one. With
+	// a channel it sleeps for it, 100 ms at most.
 	post(t transfer, localOffset, remoteOffset int, id uint64) error
-	next(cq, channel handle, l limits) (id uint64, found bool, err error)
+	postReceive(qp handle, id uint64) error
+	next(cq, channel handle, l limits) (c completion, found bool, err error)
 
 	unload()
 }
@@ -68,6 +71,16 @@ type portState struct {
 	messageSize uint64
 }
 
+// access is what the peer may do with a region, or through a queue pair: enum
+// lb_access of loopback.h.
+type access int
+
+const (
+	accessNone  access = iota // nothing
+	accessWrite               // write
+	accessFull                // write and read
+)
+
 // region is a memory region: registered memory.
 type region struct {
 	mr         handle
@@ -79,15 +92,25 @@ type queuePair struct {
 	number uint32
 }
 
-// connection is how one queue pair reaches its peer on the same port.
+// completion is that of something posted with an id. One with received is of a
+// message of the peer, whose announcement is imm.
+type completion struct {
+	id       uint64
+	received bool
+	imm      uint32
+}
+
+// connection is how one queue pair reaches its peer.
 type connection struct {
 	port, pkeyIndex, mtu int
 	lid                  int
 	global               bool // with a GRH: gidIndex and gid count
 	gidIndex             int
 	gid                  [16]byte
-	peer, psn            uint32
+	peer                 uint32
+	psn, peerPSN         uint32 // the first number of either direction
 	rdAtomic             int
+	allow                access // what the peer may do
 }
 
 // transfer says what to move: RDMA WRITEs of size bytes, or READs, with depth of
@@ -100,10 +123,15 @@ type transfer struct {
 	read          bool
 	depth         int
 	signalEvery   int
+	batch         int // posted with one call at most; 0: what suits a port that is its own peer
 	local, remote uintptr
 	lkey, rkey    uint32
 	size, slice   int
 	bytes         uint64 // the most to move
+	// announce, for post, lets the peer hear of the message, and of imm. One of size
+	// 0 is nothing else.
+	announce bool
+	imm      uint32
 }
 
 // progress is how far a transfer got.

@@ -75,6 +75,7 @@ var calls = map[C.int]string{
 	C.LB_MODIFY_QP_RTR:        "ibv_modify_qp RTR",
 	C.LB_MODIFY_QP_RTS:        "ibv_modify_qp RTS",
 	C.LB_POST_SEND:            "ibv_post_send",
+	C.LB_POST_RECV:            "ibv_post_recv",
 	C.LB_POLL_CQ:              "ibv_poll_cq",
 	C.LB_REQ_NOTIFY_CQ:        "ibv_req_notify_cq",
 	C.LB_GET_CQ_EVENT:         "ibv_get_cq_event",
@@ -139,15 +140,15 @@ func (l library) deallocPD(pd handle) error {
 	return failure(C.lb_dealloc_pd(l.lib, C.uintptr_t(pd)))
 }
 
-func (l library) regMR(pd handle, address uintptr, length int, relaxed bool) (region, error) {
+func (l library) regMR(pd handle, address uintptr, length int, allow access, relaxed bool) (region, error) {
 	var r C.struct_lb_region
-	err := failure(C.lb_reg_mr(l.lib, C.uintptr_t(pd), C.uint64_t(address), C.uint64_t(length), cBool(relaxed), &r))
+	err := failure(C.lb_reg_mr(l.lib, C.uintptr_t(pd), C.uint64_t(address), C.uint64_t(length), C.int(allow), cBool(relaxed), &r))
 	return region{handle(r.mr), uint32(r.lkey), uint32(r.rkey)}, err
 }
 
-func (l library) regDMABuf(pd handle, address uintptr, length, fd int, relaxed bool) (region, error) {
+func (l library) regDMABuf(pd handle, address uintptr, length, fd int, allow access, relaxed bool) (region, error) {
 	var r C.struct_lb_region
-	err := failure(C.lb_reg_dmabuf_mr(l.lib, C.uintptr_t(pd), C.uint64_t(address), C.uint64_t(length), C.int(fd), cBool(relaxed), &r))
+	err := failure(C.lb_reg_dmabuf_mr(l.lib, C.uintptr_t(pd), C.uint64_t(address), C.uint64_t(length), C.int(fd), C.int(allow), cBool(relaxed), &r))
 	return region{handle(r.mr), uint32(r.lkey), uint32(r.rkey)}, err
 }
 
@@ -175,9 +176,9 @@ func (l library) destroyCQ(cq handle) error {
 	return failure(C.lb_destroy_cq(l.lib, C.uintptr_t(cq)))
 }
 
-func (l library) createQP(pd, cq handle, depth int) (queuePair, error) {
+func (l library) createQP(pd, cq handle, depth, receives int) (queuePair, error) {
 	var q C.struct_lb_qp
-	err := failure(C.lb_create_qp(l.lib, C.uintptr_t(pd), C.uintptr_t(cq), C.int(depth), &q))
+	err := failure(C.lb_create_qp(l.lib, C.uintptr_t(pd), C.uintptr_t(cq), C.int(depth), C.int(receives), &q))
 	return queuePair{handle(q.qp), uint32(q.number)}, err
 }
 
@@ -189,7 +190,8 @@ func (l library) connectQP(qp handle, c connection) error {
 	to := C.struct_lb_connection{
 		port: C.int(c.port), pkey_index: C.int(c.pkeyIndex), path_mtu: C.int(c.mtu),
 		dlid: C.int(c.lid), global: cBool(c.global), sgid_index: C.int(c.gidIndex),
-		peer_number: C.uint32_t(c.peer), psn: C.uint32_t(c.psn), rd_atomic: C.int(c.rdAtomic),
+		peer_number: C.uint32_t(c.peer), psn: C.uint32_t(c.psn), peer_psn: C.uint32_t(c.peerPSN), rd_atomic: C.int(c.rdAtomic),
+		access: C.int(c.allow),
 	}
 	for i, b := range c.gid {
 		to.dgid[i] = C.uint8_t(b)
@@ -213,7 +215,7 @@ func (l library) latency(t transfer, limits limits, samples []time.Duration) (in
 	}
 	var done C.int
 	ct := t.inC()
-	err := failure(C.lb_latency(&ct, limits.inC(), (*C.int)(unsafe.Pointer(limits.stop)),
+	err := failure(C.lb_latency(l.lib, &ct, limits.inC(), (*C.int)(unsafe.Pointer(limits.stop)),
 		(*C.int64_t)(unsafe.Pointer(&samples[0])), C.int(len(samples)), &done))
 	return int(done), err
 }
@@ -223,20 +225,25 @@ func (l library) post(t transfer, localOffset, remoteOffset int, id uint64) erro
 	return failure(C.lb_post(&ct, C.uint64_t(localOffset), C.uint64_t(remoteOffset), C.uint64_t(id)))
 }
 
-func (l library) next(cq, channel handle, limits limits) (uint64, bool, error) {
-	var id C.uint64_t
+func (l library) postReceive(qp handle, id uint64) error {
+	return failure(C.lb_post_recv(C.uintptr_t(qp), C.uint64_t(id)))
+}
+
+func (l library) next(cq, channel handle, limits limits) (completion, bool, error) {
+	var c C.struct_lb_completion
 	var found C.int
-	err := failure(C.lb_next(l.lib, C.uintptr_t(cq), C.uintptr_t(channel), C.int64_t(limits.deadline), &id, &found))
-	return uint64(id), found != 0, err
+	err := failure(C.lb_next(l.lib, C.uintptr_t(cq), C.uintptr_t(channel), C.int64_t(limits.deadline), &c, &found))
+	return completion{uint64(c.id), c.received != 0, uint32(c.imm)}, found != 0, err
 }
 
 func (t transfer) inC() C.struct_lb_transfer {
 	ct := C.struct_lb_transfer{
 		qp_count: C.int(len(t.qps)), cq: C.uintptr_t(t.cq), channel: C.uintptr_t(t.channel),
-		read: cBool(t.read), depth: C.int(t.depth), signal_every: C.int(t.signalEvery),
+		read: cBool(t.read), depth: C.int(t.depth), signal_every: C.int(t.signalEvery), batch: C.int(t.batch),
 		local: C.uint64_t(t.local), remote: C.uint64_t(t.remote),
 		lkey: C.uint32_t(t.lkey), rkey: C.uint32_t(t.rkey),
 		size: C.uint32_t(t.size), slice: C.uint64_t(t.slice), bytes: C.uint64_t(t.bytes),
+		with_imm: cBool(t.announce), imm: C.uint32_t(t.imm),
 	}
 	for i, qp := range t.qps {
 		ct.qps[i] = C.uintptr_t(qp)

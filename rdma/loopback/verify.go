@@ -21,7 +21,7 @@ func (p *pathRun) verify() error {
 			return err
 		}
 		total += wrong
-		p.result.Verified += uint64(e.length)
+		p.result.Verified += uint64(e.Length)
 	}
 	p.result.Mismatches = sysread.Some(total)
 	if total > 0 {
@@ -32,11 +32,11 @@ func (p *pathRun) verify() error {
 
 // verifyByRead reads the extent's share of ReadBack by RDMA READ. The staged path
 // may well have a destination that no NIC reaches.
-func (p *pathRun) verifyByRead(e extent) (int, error) {
+func (p *pathRun) verifyByRead(e Extent) (int, error) {
 	if p.result.Path == PathStaged {
 		return 0, nil
 	}
-	share := min(e.length, len(p.scratch.bytes)/len(p.written)) / 8 * 8
+	share := min(e.Length, len(p.scratch.bytes)/len(p.written)) / 8 * 8
 	if share == 0 {
 		return 0, nil
 	}
@@ -44,7 +44,7 @@ func (p *pathRun) verifyByRead(e extent) (int, error) {
 	t := p.base
 	t.read, t.signalEvery, t.qps = true, 1, t.qps[:1]
 	t.local, t.lkey = p.scratch.address(), p.scratchRegion.lkey
-	t.remote += uintptr(e.offset)
+	t.remote += uintptr(e.Offset)
 	t.size = min(share, p.spec.MessageSize)
 	t.slice = share / t.size * t.size
 	t.bytes = uint64(t.slice)
@@ -54,23 +54,23 @@ func (p *pathRun) verifyByRead(e extent) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("RDMA READ: %w", err)
 	}
-	return mismatches(p.scratch.bytes[:t.slice], p.seed, e.offset), nil
+	return mismatches(p.scratch.bytes[:t.slice], p.seed, e.Offset), nil
 }
 
-func (p *pathRun) verifyByOwner(e extent) (int, error) {
+func (p *pathRun) verifyByOwner(e Extent) (int, error) {
 	if !p.result.Path.toGPU() {
-		return mismatches(p.destination.host.bytes[e.offset:e.offset+e.length], p.seed, e.offset), nil
+		return mismatches(p.destination.host.bytes[e.Offset:e.Offset+e.Length], p.seed, e.Offset), nil
 	}
 	total := 0
-	for done := 0; done < e.length; {
+	for done := 0; done < e.Length; {
 		if err := p.ended(); err != nil {
 			return 0, err
 		}
-		part := p.scratch.bytes[:min(len(p.scratch.bytes), e.length-done)]
-		if err := p.destination.gpu.Read(e.offset+done, part); err != nil {
+		part := p.scratch.bytes[:min(len(p.scratch.bytes), e.Length-done)]
+		if err := p.destination.gpu.Read(e.Offset+done, part); err != nil {
 			return 0, fmt.Errorf("GPU: %w", err)
 		}
-		total += mismatches(part, p.seed, e.offset+done)
+		total += mismatches(part, p.seed, e.Offset+done)
 		done += len(part)
 	}
 	return total, nil

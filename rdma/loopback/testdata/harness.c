@@ -71,16 +71,17 @@ static void make(struct bench *b, const char *device)
 	want("query device", lb_query_device(b->lib, b->context, &limits), LB_OK, 0);
 	want("query port", lb_query_port(b->lib, b->context, 1, &b->port), LB_OK, 0);
 	want("pd", lb_alloc_pd(b->lib, b->context, &b->pd), LB_OK, 0);
-	want("mr", lb_reg_mr(b->lib, b->pd, (uintptr_t)b->from, BUFFER, 1, &b->source), LB_OK, 0);
-	want("mr", lb_reg_mr(b->lib, b->pd, (uintptr_t)b->to, BUFFER, 0, &b->destination), LB_OK, 0);
+	want("mr", lb_reg_mr(b->lib, b->pd, (uintptr_t)b->from, BUFFER, LB_ACCESS_FULL, 1, &b->source), LB_OK, 0);
+	want("mr", lb_reg_mr(b->lib, b->pd, (uintptr_t)b->to, BUFFER, LB_ACCESS_FULL, 0, &b->destination), LB_OK, 0);
 	want("channel", lb_create_comp_channel(b->lib, b->context, &b->channel), LB_OK, 0);
 	want("cq", lb_create_cq(b->lib, b->context, b->channel, PAIRS * DEPTH, &b->cq), LB_OK, 0);
 	for (int i = 0; i < 2 * PAIRS; i++)
-		want("qp", lb_create_qp(b->lib, b->pd, b->cq, DEPTH, &b->qps[i]), LB_OK, 0);
+		want("qp", lb_create_qp(b->lib, b->pd, b->cq, DEPTH, 1, &b->qps[i]), LB_OK, 0);
 	for (int i = 0; i < 2 * PAIRS; i++) {
 		struct lb_connection c = {
 			.port = 1, .path_mtu = b->port.active_mtu, .global = 1, .sgid_index = gid_index,
-			.peer_number = b->qps[i ^ 1].number, .psn = 77, .rd_atomic = 4,
+			.peer_number = b->qps[i ^ 1].number, .psn = 77, .peer_psn = 77, .rd_atomic = 4,
+			.access = LB_ACCESS_FULL,
 		};
 		memcpy(c.dgid, gid, sizeof(gid));
 		want("connect", lb_connect_qp(b->lib, b->qps[i].qp, &c), LB_OK, 0);
@@ -120,8 +121,8 @@ static void move_data(struct bench *b, struct lb_limits limits)
 	struct lb_transfer t = writes(b);
 	struct lb_progress progress;
 	int64_t samples[20];
+	struct lb_completion c = { 0 };
 	int stop = 0, done, found = 0;
-	uint64_t id = 0;
 
 	memset(b->from, 0x5a, BUFFER);
 	memset(b->to, 0, BUFFER);
@@ -137,15 +138,47 @@ static void move_data(struct bench *b, struct lb_limits limits)
 
 	t = writes(b);
 	t.size = 8;
-	want("latency", lb_latency(&t, limits, &stop, samples, 20, &done), LB_OK, 0);
+	want("latency", lb_latency(b->lib, &t, limits, &stop, samples, 20, &done), LB_OK, 0);
 	check("samples", done == 20 && samples[19] > 0);
+	t.channel = b->channel;
+	want("latency with events", lb_latency(b->lib, &t, limits, &stop, samples, 20, &done), LB_OK, 0);
+	check("samples with events", done == 20 && samples[19] > 0);
 
 	want("post", lb_post(&t, 8, 16, 42), LB_OK, 0);
 	while (!found && now() < limits.deadline)
-		want("next", lb_next(b->lib, b->cq, b->channel, limits.deadline, &id, &found), LB_OK, 0);
-	check("id", found && id == 42);
-	want("next of none", lb_next(b->lib, b->cq, 0, limits.deadline, &id, &found), LB_OK, 0);
+		want("next", lb_next(b->lib, b->cq, b->channel, limits.deadline, &c, &found), LB_OK, 0);
+	check("id", found && c.id == 42 && !c.received);
+	want("next of none", lb_next(b->lib, b->cq, 0, limits.deadline, &c, &found), LB_OK, 0);
 	check("none found", !found);
+}
+
+/* Messages that the other side hears of: size bytes, or none, and a number. */
+static void tell(struct bench *b, struct lb_limits limits, uint32_t size, uint32_t imm)
+{
+	struct lb_transfer t = writes(b);
+	int sent = 0, heard = 0;
+
+	t.with_imm = 1;
+	t.size = size;
+	t.imm = imm;
+	memset(b->from, 0x17, size);
+	memset(b->to, 0, SIZE);
+	want("post receive", lb_post_recv(b->qps[1].qp, 77), LB_OK, 0);
+	want("post with imm", lb_post(&t, 0, 0, 43), LB_OK, 0);
+	while (!(sent && heard) && now() < limits.deadline) {
+		struct lb_completion c = { 0 };
+		int found = 0;
+
+		want("next", lb_next(b->lib, b->cq, b->channel, limits.deadline, &c, &found), LB_OK, 0);
+		if (!found)
+			continue;
+		if (c.received)
+			heard = c.id == 77 && c.imm == imm;
+		else
+			sent = c.id == 43;
+	}
+	check("heard of", sent && heard);
+	check("data before it", memcmp(b->from, b->to, size) == 0);
 }
 
 /* Each ends the queue pairs' life, so each has a bench of its own. */
@@ -219,9 +252,11 @@ int main(int argc, char **argv)
 		/* Before rdma-core 54 nobody can tell. */
 		check("no data-direct function", none_such.step == LB_DATA_DIRECT && (none_such.error == EOPNOTSUPP || none_such.error == ENOSYS));
 		want("no such device", lb_open(b.lib, "nowhere", &context), LB_OPEN_DEVICE, ENODEV);
-		want("no memory", lb_reg_mr(b.lib, b.pd, 4096, 4096, 0, &none), LB_REG_MR, EFAULT);
-		want("no dma-buf", lb_reg_dmabuf_mr(b.lib, b.pd, 0, 4096, -1, 0, &none), LB_REG_DMABUF_MR, EOPNOTSUPP);
+		want("no memory", lb_reg_mr(b.lib, b.pd, 4096, 4096, LB_ACCESS_FULL, 0, &none), LB_REG_MR, EFAULT);
+		want("no dma-buf", lb_reg_dmabuf_mr(b.lib, b.pd, 0, 4096, -1, LB_ACCESS_FULL, 0, &none), LB_REG_DMABUF_MR, EOPNOTSUPP);
 		move_data(&b, (struct lb_limits){ now() + INT64_C(20000000000), now() + INT64_C(20000000000) });
+		tell(&b, (struct lb_limits){ .deadline = now() + INT64_C(20000000000) }, SIZE, 0x80000001);
+		tell(&b, (struct lb_limits){ .deadline = now() + INT64_C(20000000000) }, 0, 7);
 		unmake(&b);
 		for (int way = 0; way < 6; way++)
 			end_early(argv[1], way);
