@@ -23,7 +23,7 @@ BUILD_PACKAGES := gcc libc6-dev libibverbs-dev
 VM_PACKAGES   := qemu-system-x86 busybox-static iproute2 kmod xz-utils zstd gcc make libc6-dev libelf1 perftest ibverbs-providers rdma-core cpio pciutils util-linux
 TEST_PACKAGES := $(BUILD_PACKAGES) $(VM_PACKAGES) ethtool python3-prometheus-client chromium tidy
 
-.PHONY: help go build run demo vm test test-short lint bench soak survival fuzz clean
+.PHONY: help go build run demo vm test alerts test-short lint bench soak survival fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -53,6 +53,10 @@ vm: build ## run the exporter in a test kernel with four soft-RoCE devices and s
 test: go ## install what the tests need and run all of them, the kernel tests included
 	@.ci/install $(TEST_PACKAGES)
 	$$(.ci/gotool gotestsum $(GOTESTSUM)) --format pkgname -- -race -timeout 30m ./...
+
+alerts: go ## check the alert rules, Alertmanager's example and the runbooks, and run the rules' tests
+	@.ci/install prometheus prometheus-alertmanager
+	go test -count=1 ./deploy/...
 
 test-short: go ## the tests that need no kernel of their own
 	@.ci/install $(BUILD_PACKAGES)
