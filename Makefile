@@ -52,7 +52,7 @@ vm: build ## run the exporter in a test kernel with four soft-RoCE devices and s
 
 test: go ## install what the tests need and run all of them, the kernel tests included
 	@.ci/install $(TEST_PACKAGES)
-	$$(.ci/gotool gotestsum $(GOTESTSUM)) --format pkgname -- -race -timeout 30m ./...
+	$$(.ci/gotool gotestsum $(GOTESTSUM)) --format pkgname -- -race -timeout 75m ./...
 
 alerts: go ## check the alert rules, Alertmanager's example and the runbooks, and run the rules' tests
 	@.ci/install prometheus prometheus-alertmanager
@@ -79,13 +79,14 @@ survival: build ## mutations of healthy captures (all of small hosts); what each
 	go build -o bin/scrapebench ./cmd/scrapebench
 	bin/scrapebench --exporter bin/gdr_exporter --node-exporter $$(.ci/gotool node_exporter $(NODE_EXPORTER)) --survival
 
-soak: build ## long shows: 10,000 scrapes, the survival table, fuzzing
+soak: build ## long shows: 10,000 scrapes, the survival table, a log of 1 GB, fuzzing
 	go build -o bin/scrapebench ./cmd/scrapebench
 	bin/scrapebench --exporter bin/gdr_exporter --soak 10000
 	$(MAKE) survival
 	@.ci/install $(VM_PACKAGES)
 	go build -o bin/vmtest ./cmd/vmtest && go test -c -o bin/loopback.test ./rdma/loopback
 	bin/vmtest --timeout 15m --devices 2 --env GDR_IN_KERNEL=1 --env LOOPBACK_LEAK_RUNS=2000 --env LOOPBACK_ROUNDS=5 -- bin/loopback.test -test.v -test.run 'TestInKernel(Leaks|Perftest)$$'
+	yes "$$(cat collector/nccllog/testdata/one-bad-rail-2.23.log)" | head -c 1G | (ulimit -v 3000000; bin/gdr_exporter nccl-log -) || [ $$? = 1 ] # a log of 1 GB, in bounded memory
 	$(MAKE) fuzz FUZZTIME=1m
 
 FUZZTIME ?= 30s

@@ -493,8 +493,8 @@ func TestReplayHang(t *testing.T) {
 	h.root, release = serveFaults(t, h.root, []rdmatest.Fault{{Path: sick.File(1, "phys_state"), Rule: rdmatest.Rule{Hang: true}}})
 	recorder := capture.NewRecorder(sysread.Below(h.root), capture.Header{}, nil)
 	stuck := func(files sysread.Files) (stuck []string, close func()) {
-		taker := snapshot.New(snapshot.Options{Deadline: time.Second}).RDMA(rdma.NewReader(rdma.Options{Sysfs: "/sys", Files: files}), nil).Taker()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		taker := snapshot.New(snapshot.Options{Deadline: 4 * time.Second}).RDMA(rdma.NewReader(rdma.Options{Sysfs: "/sys", Files: files}), nil).Taker()
+		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 		defer cancel()
 		for _, unit := range taker.Take(ctx, allCollectors).RDMA.Units {
 			if unit.StuckFor > 0 {

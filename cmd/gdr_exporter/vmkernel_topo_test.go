@@ -324,8 +324,12 @@ func TestInKernelPCIeStates(t *testing.T) {
 	writeFile(t, pciFile(gpu, "power/control"), "auto")
 	within(t, patience, "the GPU sleeps", func() bool { return optionalText(pciFile(gpu, "power/runtime_status")) == "suspended" })
 	active := optionalText(pciFile(gpu, "power/runtime_active_time"))
+	// A scrape may join the first look, which began before the GPU slept.
 	page := e.scrapePCIe(t)
-	page.want(t, ofFunction("gdr_pcie_power_state_id", gpu), 3)
+	within(t, patience, "the page shows it asleep", func() bool {
+		page = e.scrapePCIe(t)
+		return page[ofFunction("gdr_pcie_power_state_id", gpu)] == 3
+	})
 	if _, found := page[ofFunction("gdr_pcie_link_width_lanes", gpu)]; found {
 		t.Error("a sleeping GPU has a link width")
 	}

@@ -12,6 +12,7 @@ import (
 	"gdr_exporter/collector/capture/embedded"
 	"gdr_exporter/collector/kmsg"
 	"gdr_exporter/collector/snapshot"
+	"gdr_exporter/collector/snapshot/snapshottest"
 	"gdr_exporter/gpu"
 	"gdr_exporter/gpu/affinity"
 	"gdr_exporter/gpu/driver"
@@ -43,13 +44,7 @@ func capturedAt(t testing.TB, name string, after time.Duration) *snapshot.Snapsh
 	clock := func() time.Time { return now }
 	p := capture.Move(recording, clock)
 	defer p.Close()
-	readers := recording.Header.Readers
-	taker := snapshot.New(snapshot.Options{Deadline: time.Minute, Now: clock}).
-		RDMA(rdma.NewReader(rdma.Options{Sysfs: readers.Sysfs, Files: p.Files(), Descriptors: 1024, Netlink: p.Netlink(), Now: clock}), nil).
-		GPU(gpu.NewReader(gpu.Options{Files: p.Files(), Procfs: readers.Procfs, Roots: readers.DriverRoots, NVLink: true, Fabric: true, Open: p.NVML()})).
-		Driver(driver.NewReader(driver.Options{Sysfs: readers.Sysfs, Procfs: readers.Procfs, Roots: readers.DriverRoots, Files: p.Files()})).
-		Affinity(affinity.NewReader(affinity.Options{Sysfs: readers.Sysfs, Files: p.Files(), Descriptors: 1024, Now: clock})).
-		ProbeOf(p.Ledger).Prober(p.Prober).Taker()
+	taker := snapshottest.Builder(recording, p, clock).Taker()
 	defer taker.Close()
 	taker.Take(t.Context(), everything)
 	now = begun.Add(after)

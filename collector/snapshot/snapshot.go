@@ -233,6 +233,15 @@ func (t *Taker) Take(ctx context.Context, wanted func(collector string) bool) *S
 	}
 	reading.Wait()
 	uses.Wait()
+	t.conclude(s, path)
+	if t.prober != nil && probe {
+		s.Prober = t.prober() // it may just have been told of this Snapshot
+	}
+	return s
+}
+
+// conclude completes a Snapshot by what follows from its parts, and tells of it.
+func (t *Taker) conclude(s *Snapshot, path bool) {
 	s.joinC2C()
 	if t.expect != nil && path {
 		facts := s.ProfileFacts()
@@ -244,10 +253,6 @@ func (t *Taker) Take(ctx context.Context, wanted func(collector string) bool) *S
 	if t.taken != nil {
 		t.taken(s)
 	}
-	if t.prober != nil && probe {
-		s.Prober = t.prober() // it may just have been told of this Snapshot
-	}
-	return s
 }
 
 // RereadNVML makes the next Snapshot read NVML anew, whatever the age of the last

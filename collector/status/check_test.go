@@ -16,12 +16,9 @@ import (
 	"gdr_exporter/collector/capture"
 	"gdr_exporter/collector/capture/embedded"
 	"gdr_exporter/collector/diagnosis"
-	"gdr_exporter/collector/host"
 	"gdr_exporter/collector/profile"
 	"gdr_exporter/collector/snapshot"
-	"gdr_exporter/gpu"
-	"gdr_exporter/gpu/affinity"
-	"gdr_exporter/gpu/driver"
+	"gdr_exporter/collector/snapshot/snapshottest"
 	"gdr_exporter/rdma"
 )
 
@@ -44,21 +41,8 @@ func checkCapture(t testing.TB, name string, change func(*CheckOptions)) *Check 
 	clock := func() time.Time { return now }
 	p := capture.Move(recording, clock)
 	defer p.Close()
-	readers := recording.Header.Readers
-	builder := snapshot.New(snapshot.Options{Deadline: time.Minute, Now: clock}).
-		RDMA(rdma.NewReader(rdma.Options{Sysfs: readers.Sysfs, Files: p.Files(), Descriptors: 1024, Netlink: p.Netlink(), Now: clock}), nil).
-		GPU(gpu.NewReader(gpu.Options{Files: p.Files(), Procfs: readers.Procfs, Roots: readers.DriverRoots, NVLink: true, Fabric: true, Open: p.NVML()})).
-		Driver(driver.NewReader(driver.Options{Sysfs: readers.Sysfs, Procfs: readers.Procfs, Roots: readers.DriverRoots, Files: p.Files()})).
-		Affinity(affinity.NewReader(affinity.Options{Sysfs: readers.Sysfs, Files: p.Files(), Descriptors: 1024, Now: clock})).
-		ProbeOf(p.Ledger).Prober(p.Prober).
-		Expect(profile.Consult(profile.Options{Platforms: profile.Embedded(), Selection: profile.Selection{Device: func(string) bool { return true }}}, nil).Expect)
-	if log := p.KernelLog(); log != nil {
-		builder.KernelLog(log)
-	}
-	if p.Has(capture.PartHost) {
-		builder.Host(host.NewReader(host.Options{Sysfs: readers.Sysfs, Procfs: readers.Procfs, Files: p.Files(), Kernel: p.Host(), Include: func(string) bool { return true }}))
-	}
-	taker := builder.Taker()
+	taker := snapshottest.Builder(recording, p, clock).
+		Expect(profile.Consult(profile.Options{Platforms: profile.Embedded(), Selection: profile.Selection{Device: func(string) bool { return true }}}, nil).Expect).Taker()
 	defer taker.Close()
 	engine := diagnosis.NewEngine(diagnosis.EngineOptions{Patience: 2 * time.Second})
 	var s *snapshot.Snapshot

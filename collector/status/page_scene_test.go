@@ -9,14 +9,11 @@ import (
 	"gdr_exporter/collector/capture"
 	"gdr_exporter/collector/capture/embedded"
 	"gdr_exporter/collector/diagnosis"
-	"gdr_exporter/collector/host"
 	"gdr_exporter/collector/kmsg"
 	"gdr_exporter/collector/snapshot"
+	"gdr_exporter/collector/snapshot/snapshottest"
 	"gdr_exporter/collector/sysread"
-	"gdr_exporter/gpu"
 	"gdr_exporter/gpu/affinity"
-	"gdr_exporter/gpu/driver"
-	"gdr_exporter/rdma"
 	"gdr_exporter/rdma/loopback"
 	"gdr_exporter/rdma/loopback/prober"
 )
@@ -37,17 +34,7 @@ func captured(t testing.TB, name string, after time.Duration) Page {
 	clock := func() time.Time { return now }
 	p := capture.Move(recording, clock)
 	defer p.Close()
-	readers := recording.Header.Readers
-	builder := snapshot.New(snapshot.Options{Deadline: time.Minute, Now: clock}).
-		RDMA(rdma.NewReader(rdma.Options{Sysfs: readers.Sysfs, Files: p.Files(), Descriptors: 1024, Netlink: p.Netlink(), Now: clock}), nil).
-		GPU(gpu.NewReader(gpu.Options{Files: p.Files(), Procfs: readers.Procfs, Roots: readers.DriverRoots, NVLink: true, Fabric: true, Open: p.NVML()})).
-		Driver(driver.NewReader(driver.Options{Sysfs: readers.Sysfs, Procfs: readers.Procfs, Roots: readers.DriverRoots, Files: p.Files()})).
-		Affinity(affinity.NewReader(affinity.Options{Sysfs: readers.Sysfs, Files: p.Files(), Descriptors: 1024, Now: clock})).
-		KernelLog(p.KernelLog()).ProbeOf(p.Ledger).Prober(p.Prober)
-	if p.Has(capture.PartHost) {
-		builder.Host(host.NewReader(host.Options{Sysfs: readers.Sysfs, Procfs: readers.Procfs, Files: p.Files(), Kernel: p.Host()}))
-	}
-	taker := builder.Taker()
+	taker := snapshottest.Builder(recording, p, clock).Taker()
 	defer taker.Close()
 	engine := diagnosis.NewEngine(diagnosis.EngineOptions{})
 	page := Page{Version: "1.2.3", MetricsPath: "/metrics", Replay: "Replay of the capture " + name + ": nothing here is of this host."}

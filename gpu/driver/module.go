@@ -91,7 +91,7 @@ func versionForm(module string) *regexp.Regexp {
 	case "nvidia", "nvidia_uvm", "nvidia_modeset", moduleNvidiaPeermem:
 		return driverVersion
 	}
-	return dottedVersion
+	return plainVersion
 }
 
 // moduleState reads the state of a module that has a directory.

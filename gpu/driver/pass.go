@@ -89,11 +89,12 @@ func (p *pass) text(device, source, path string) (text string, o outcome) {
 
 // Forms of what is read as a version.
 var (
-	// dottedVersion matches that of a module, of an RDMA stack, of a kernel:
-	// 2.4, 1.3-0, 24.10-0.7.0, 6.8.0-45-generic.
+	// dottedVersion matches that of an RDMA stack, of a kernel: 24.10-0.7.0,
+	// 6.8.0-45-generic.
 	dottedVersion = regexp.MustCompile(`^[0-9]{1,4}\.[0-9A-Za-z._+~:-]{1,60}$`)
-	// clientVersion matches that of a peer memory client, which may have no dot.
-	clientVersion = regexp.MustCompile(`^[0-9]{1,4}(\.[0-9A-Za-z._+~:-]{1,60})?$`)
+	// plainVersion matches that of a module or of a peer memory client, which may have
+	// no dot: 1, 2.4, 1.3-0.
+	plainVersion = regexp.MustCompile(`^[0-9]{1,4}(\.[0-9A-Za-z._+~:-]{1,60})?$`)
 	// sourceVersion matches a module's srcversion, a sum of its source.
 	sourceVersion = regexp.MustCompile(`^[0-9A-F]{8,32}$`)
 )

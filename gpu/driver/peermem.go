@@ -180,7 +180,7 @@ func (p *pass) client(name string) Client {
 	source := memoryPeersDir + "/" + name + "/"
 	path := p.options.Sysfs + "/" + source
 	c := Client{Name: name, Counters: map[string]uint64{}}
-	c.Version, _ = p.version(deviceName, source+"version", path+"version", clientVersion)
+	c.Version, _ = p.version(deviceName, source+"version", path+"version", plainVersion)
 	for _, file := range ClientFiles {
 		if value := p.number(deviceName, source+file, path+file); value.Known {
 			c.Counters[file] = value.Value
