@@ -581,3 +581,22 @@ func TestPortInUse(t *testing.T) {
 		t.Errorf("the first one answers %d", code)
 	}
 }
+
+// TestInterruptedTree: a command that a signal ends while it looks at how the
+// host is wired says that it was ended, not that the host hangs.
+func TestInterruptedTree(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	for command, want := range map[string]struct {
+		code   int
+		stderr string
+	}{
+		"topo":  {exitFailure, "gdr_exporter: interrupted\n"},
+		"probe": {exitProbeNotJudged, ""},
+	} {
+		var stdout, stderr bytes.Buffer
+		if code := run(ctx, []string{command}, &stdout, &stderr); code != want.code || stdout.Len() > 0 || stderr.String() != want.stderr {
+			t.Errorf("%s: code %d, stdout %q, stderr %q", command, code, stdout.String(), stderr.String())
+		}
+	}
+}

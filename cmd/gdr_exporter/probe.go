@@ -81,6 +81,9 @@ func probe(ctx context.Context, c *config, stdout, stderr io.Writer) error {
 		return err
 	}
 	listing, err := c.tree(ctx)
+	if ctx.Err() != nil {
+		return exitError(exitProbeNotJudged)
+	}
 	if err != nil {
 		return err
 	}

@@ -36,9 +36,12 @@ func topo(ctx context.Context, c *config, stdout, stderr io.Writer) error {
 	logger := newLogger(c.logLevel, c.logFormat, stderr)
 	taker := snapshot.New(snapshot.Options{Deadline: c.deadline, Tell: logReadError(logger)}).Affinity(c.affinityReader(c.origin())).Taker()
 	defer taker.Close()
-	ctx, cancel := context.WithTimeout(ctx, c.deadline)
+	limited, cancel := context.WithTimeout(ctx, c.deadline)
 	defer cancel()
-	s := taker.Take(ctx, func(name string) bool { return name == snapshot.CollectorAffinity })
+	s := taker.Take(limited, func(name string) bool { return name == snapshot.CollectorAffinity })
+	if ctx.Err() != nil {
+		return errInterrupted
+	}
 	for _, unit := range s.Affinity.Units {
 		if unit.StuckFor > 0 {
 			logger.Warn("reading the PCI function does not return", zap.String("address", unit.Name), zap.Duration("after", unit.StuckFor.Round(time.Millisecond)))

@@ -87,7 +87,7 @@ func (b *build) link(f *function, name string) (base string, known bool) {
 
 // text reads a file of a function, "" if there is none.
 func (b *build) text(f *function, name string) string {
-	text, err := sysread.ReadOnce(&b.io, b.path(f, name))
+	text, err := readText(&b.io, b.path(f, name))
 	if err != nil {
 		b.failFile(f, name, err)
 		return ""
@@ -210,7 +210,7 @@ func (b *build) locate(address string) *endpoint {
 			e.hidden = e.hidden || emulatedVendors[above.vendor.Value]
 		}
 	}
-	text, err := sysread.ReadOnce(&b.io, b.path(f, "numa_node"))
+	text, err := readText(&b.io, b.path(f, "numa_node"))
 	if err != nil {
 		if b.leaves(f, err) {
 			return nil
@@ -491,7 +491,7 @@ func (b *build) groupType(group string) string {
 	if b.types == nil {
 		b.types = map[string]string{}
 	}
-	kind, err := sysread.ReadOnce(&b.io, b.options.Sysfs+"/kernel/iommu_groups/"+group+"/type")
+	kind, err := readText(&b.io, b.options.Sysfs+"/kernel/iommu_groups/"+group+"/type")
 	if err == nil && !groupTypePattern.MatchString(kind) {
 		err = sysread.Invalid(kind)
 	}

@@ -91,7 +91,7 @@ func (b *build) resolve(path string) (string, error) {
 // parentNetdev returns the netdev that a software device sits on, "" if it has
 // none. Only rdma_rxe tells, in the file parent.
 func (b *build) parentNetdev(name string) string {
-	netdev, err := sysread.ReadOnce(&b.io, b.options.Sysfs+"/class/infiniband/"+name+"/parent")
+	netdev, err := readText(&b.io, b.options.Sysfs+"/class/infiniband/"+name+"/parent")
 	if err != nil {
 		b.fail(name, "parent", err)
 		return ""
@@ -153,7 +153,7 @@ func (b *build) plane(d *device) bool {
 		return false // ib_uverbs is not loaded, or not done with the device; package rdma counts errors
 	}
 	for _, node := range nodes {
-		owner, err := sysread.ReadOnce(&b.io, dir+"/"+node+"/ibdev")
+		owner, err := readText(&b.io, dir+"/"+node+"/ibdev")
 		if err != nil || owner == d.name {
 			return false
 		}

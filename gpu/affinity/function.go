@@ -93,7 +93,7 @@ func (f *FunctionReader) fail(source string, err error) {
 // text reads a file; ok is false if there is none or it could not be read. A
 // function that is being taken away is no failure.
 func (f *FunctionReader) text(dir, name string) (text string, ok bool) {
-	text, err := sysread.ReadOnce(f.io, dir+"/"+name)
+	text, err := readText(f.io, dir+"/"+name)
 	if err != nil && !sysread.Absent(err) && !vanished(f.io, dir+"/"+name, err) {
 		f.fail(name, err)
 	}

@@ -950,6 +950,18 @@ func TestErrnos(t *testing.T) {
 			fs.ClearAll()
 		}
 	}
+	// A device that was replaced under its name between look-up and reading.
+	rxe := tree.RXE(rdmatest.Options{Name: "rxe7", NetDev: "veth7"})
+	root, fs = mounted(t, tree)
+	for name, file := range map[string]string{"0000:18:00.0": gpu + "/max_link_width", "rxe7": rxe.Dir + "/parent"} {
+		for once, want := range map[bool]int{true: 0, false: 1} {
+			fs.Set(file, rdmatest.Rule{Errno: syscall.ENODEV, Once: once})
+			if _, _, errs := newHost(t, root, affinity.Options{}).all(); len(errs) != want || want > 0 && errs[0].Device != name {
+				t.Errorf("%s, ENODEV once: %v: %v", file, once, errs)
+			}
+			fs.ClearAll()
+		}
+	}
 	for _, dir := range []string{"sys/class/infiniband", "sys/bus/pci/devices"} {
 		fs.Set(dir, rdmatest.Rule{OpenErrno: syscall.EACCES})
 		if _, _, err := newHost(t, root, affinity.Options{}).read.List(); dir == "sys/bus/pci/devices" && sysread.ErrnoName(err) != "EACCES" {

@@ -1,6 +1,7 @@
 package affinity
 
 import (
+	"errors"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -17,9 +18,21 @@ var addressPattern = regexp.MustCompile(`^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\
 // hostBridgePattern matches the directory of a PCI root.
 var hostBridgePattern = regexp.MustCompile(`^pci[0-9a-f]{4,8}:[0-9a-f]{2}$`)
 
+// readText reads a file of a device or a function. ENODEV says that what the name
+// stood for was taken away between the look-up and the reading: by now there is
+// no such file, or the name stands for what came in its place, so it is read
+// once more. A file that gives ENODEV again does so by itself.
+func readText(io *sysread.IO, path string) (string, error) {
+	text, err := sysread.ReadOnce(io, path)
+	if errors.Is(err, syscall.ENODEV) {
+		text, err = sysread.ReadOnce(io, path)
+	}
+	return text, err
+}
+
 // hexFile reads a file such as class, vendor or device: 0x030200.
 func hexFile(io *sysread.IO, path string) (uint64, error) {
-	text, err := sysread.ReadOnce(io, path)
+	text, err := readText(io, path)
 	if err != nil {
 		return 0, err
 	}

@@ -4,6 +4,7 @@ import (
 	"path"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -14,6 +15,7 @@ const einval = syscall.EINVAL
 type Rule struct {
 	OpenErrno syscall.Errno // open of a file, or of a directory for listing, fails with it
 	Errno     syscall.Errno // each read fails with it
+	Once      bool          // only the first read does
 	Content   *string       // a read returns this instead of the file's content
 	Short     int           // a read returns at most so many bytes, if not 0
 	Hang      bool          // a read blocks until the rule is released
@@ -31,11 +33,15 @@ type Fault struct {
 	Rule Rule
 }
 
+// refuses reports whether a read fails with Errno.
+func (a *active) refuses() bool { return a.Errno != 0 && !(a.failed.Swap(true) && a.Once) }
+
 // active is a rule in force; gone is closed when it is replaced, cleared or released, which ends its hangs.
 type active struct {
 	Rule
 	pattern string
 	match   func(path string) bool
+	failed  atomic.Bool // a read failed with Errno
 	gone    chan struct{}
 }
 
@@ -65,7 +71,7 @@ func (r *rules) set(pattern string, match func(string) bool, rule Rule) {
 		return
 	}
 	r.remove(pattern)
-	r.list = append(r.list, &active{rule, pattern, match, make(chan struct{})})
+	r.list = append(r.list, &active{Rule: rule, pattern: pattern, match: match, gone: make(chan struct{})})
 }
 
 // drop ends a rule; requests that hang by it look for the rule that is in force then.

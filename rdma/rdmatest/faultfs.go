@@ -394,7 +394,7 @@ func (h *faultFile) Read(_ context.Context, dest []byte, offset int64) (fuse.Rea
 		case <-rule.gone:
 		}
 	}
-	if rule.Errno != 0 {
+	if rule.refuses() {
 		return nil, rule.Errno
 	}
 	if rule.Short > 0 && rule.Short < len(dest) {
