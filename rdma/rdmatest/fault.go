@@ -34,7 +34,7 @@ type Fault struct {
 }
 
 // refuses reports whether a read fails with Errno.
-func (a *active) refuses() bool { return a.Errno != 0 && !(a.failed.Swap(true) && a.Once) }
+func (a *active) refuses() bool { return a.Errno != 0 && (!a.failed.Swap(true) || !a.Once) }
 
 // active is a rule in force; gone is closed when it is replaced, cleared or released, which ends its hangs.
 type active struct {
