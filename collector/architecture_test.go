@@ -37,6 +37,7 @@ var importRules = []struct {
 	{"gdr_exporter/collector", []string{"os", "github.com/NVIDIA/...", "github.com/prometheus/procfs/...", "github.com/Mellanox/...", "github.com/mdlayher/...", "github.com/vishvananda/...", "C"}},
 	{"gdr_exporter/collector/status", []string{"os", "github.com/prometheus/...", "github.com/NVIDIA/...", "github.com/Mellanox/...", "github.com/mdlayher/...", "C"}},
 	{"gdr_exporter/collector/diagnosis", []string{"os", "net/...", "github.com/prometheus/...", "github.com/NVIDIA/...", "github.com/Mellanox/...", "github.com/mdlayher/...", "github.com/vishvananda/...", "go.uber.org/...", "gdr_exporter/collector", "gdr_exporter/collector/status", "gdr_exporter/collector/capture", "C"}},
+	{"gdr_exporter/deploy/runbooks", []string{"os", "net/...", "github.com/prometheus/...", "gdr_exporter/...", "C"}},
 	{"gdr_exporter/collector/snapshot", []string{"github.com/prometheus/client_golang/...", "C"}},
 }
 

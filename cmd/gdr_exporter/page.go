@@ -50,7 +50,7 @@ func (d *daemon) serveRunbook(w http.ResponseWriter, r *http.Request) {
 		d.logger.Error("runbook", zap.Error(err))
 		http.Error(w, "the runbook cannot be shown", http.StatusInternalServerError)
 	case !found:
-		http.Error(w, "there is no rule of this name: see "+status.RunbookRoot, http.StatusNotFound)
+		http.Error(w, "there is no rule and no alert of this name: see "+status.RunbookRoot, http.StatusNotFound)
 	default:
 		htmlHeader(w)
 		_, err = b.WriteTo(w)
