@@ -23,7 +23,7 @@ BUILD_PACKAGES := gcc libc6-dev libibverbs-dev
 VM_PACKAGES   := qemu-system-x86 busybox-static iproute2 kmod xz-utils zstd gcc make libc6-dev libelf1 perftest ibverbs-providers rdma-core cpio pciutils util-linux
 TEST_PACKAGES := $(BUILD_PACKAGES) $(VM_PACKAGES) ethtool python3-prometheus-client chromium tidy prometheus prometheus-alertmanager
 
-.PHONY: help go build run demo vm test alerts test-short lint bench soak survival fuzz clean
+.PHONY: help go build run demo vm stack dashboards dashboards-preview test alerts test-short lint bench soak survival fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -50,13 +50,24 @@ vm: build ## run the exporter in a test kernel with four soft-RoCE devices and s
 	go build -o bin/vmtest ./cmd/vmtest
 	bin/vmtest --timeout 24h --devices 4 --forward 10479 -- sh cmd/vmtest/show.sh bin/gdr_exporter
 
+stack: go ## a real Prometheus and Alertmanager with the project's rules over replays, without Docker
+	@.ci/install $(BUILD_PACKAGES) prometheus prometheus-alertmanager
+	go run ./deploy/stack/run $(ARGS)
+
+dashboards: go ## write the Grafana dashboards from their sources
+	go generate ./dashboards
+
+dashboards-preview: go ## draw each dashboard over replays into dist/dashboards/*.png (some minutes; Node 20.19 or later)
+	@.ci/install $(BUILD_PACKAGES) prometheus chromium nodejs npm
+	go run ./dashboards/preview/show $(ARGS)
+
 test: go ## install what the tests need and run all of them, the kernel tests included
 	@.ci/install $(TEST_PACKAGES)
 	$$(.ci/gotool gotestsum $(GOTESTSUM)) --format pkgname -- -race -timeout 75m ./...
 
 alerts: go ## check the alert rules, Alertmanager's example and the runbooks, and run the rules' tests
 	@.ci/install prometheus prometheus-alertmanager
-	go test -count=1 ./deploy/...
+	go test -count=1 -short ./deploy/... ./dashboards/...
 
 test-short: go ## the tests that need no kernel of their own
 	@.ci/install $(BUILD_PACKAGES)
@@ -79,7 +90,7 @@ survival: build ## mutations of healthy captures (all of small hosts); what each
 	go build -o bin/scrapebench ./cmd/scrapebench
 	bin/scrapebench --exporter bin/gdr_exporter --node-exporter $$(.ci/gotool node_exporter $(NODE_EXPORTER)) --survival
 
-soak: build ## long shows: 10,000 scrapes, the survival table, a log of 1 GB, fuzzing
+soak: build ## long shows (a night): 10,000 scrapes, the survival table, a log of 1 GB, alerts in real time, 1,000 nodes, fuzzing
 	go build -o bin/scrapebench ./cmd/scrapebench
 	bin/scrapebench --exporter bin/gdr_exporter --soak 10000
 	$(MAKE) survival
@@ -87,6 +98,9 @@ soak: build ## long shows: 10,000 scrapes, the survival table, a log of 1 GB, fu
 	go build -o bin/vmtest ./cmd/vmtest && go test -c -o bin/loopback.test ./rdma/loopback
 	bin/vmtest --timeout 15m --devices 2 --env GDR_IN_KERNEL=1 --env LOOPBACK_LEAK_RUNS=2000 --env LOOPBACK_ROUNDS=5 -- bin/loopback.test -test.v -test.run 'TestInKernel(Leaks|Perftest)$$'
 	yes "$$(cat collector/nccllog/testdata/one-bad-rail-2.23.log)" | head -c 1G | (ulimit -v 3000000; bin/gdr_exporter nccl-log -) || [ $$? = 1 ] # a log of 1 GB, in bounded memory
+	@.ci/install prometheus prometheus-alertmanager
+	go run ./deploy/stack/cost -nodes 1000 -for 15m
+	STACK_UNSCALED=1 go test -run 'TestShow$$' -count=1 -v -timeout 8h ./deploy/stack
 	$(MAKE) fuzz FUZZTIME=1m
 
 FUZZTIME ?= 30s

@@ -25,8 +25,9 @@ type rule struct {
 
 type ruleFile struct {
 	Groups []struct {
-		Name  string `yaml:"name"`
-		Rules []rule `yaml:"rules"`
+		Name     string `yaml:"name"`
+		Interval string `yaml:"interval"`
+		Rules    []rule `yaml:"rules"`
 	} `yaml:"groups"`
 }
 
