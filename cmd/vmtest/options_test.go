@@ -29,6 +29,7 @@ func TestParseOptions(t *testing.T) {
 		shares:   []string{dir},
 		modules:  []moduleSpec{{dir: dir, params: []string{"a=1", "b=0000:01:00.0+x"}}},
 		env:      []string{"A=b=c", "VMTEST_TEST=from caller"},
+		root:     "/",
 		command:  []string{"cmd", "--flag", "@file", "--", "x"},
 	}
 	if !reflect.DeepEqual(got, want) {
@@ -41,7 +42,7 @@ func TestParseOptionsDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := &options{devices: 1, kernel: kernelStable, timeout: 10 * time.Minute, memory: "2G", command: []string{"true"}}
+	want := &options{devices: 1, kernel: kernelStable, timeout: 10 * time.Minute, memory: "2G", root: "/", command: []string{"true"}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
