@@ -16,14 +16,15 @@ export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
 GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 GOTESTSUM     := gotest.tools/gotestsum@v1.13.0
+HELM          := helm.sh/helm/v4/cmd/helm@v4.3.2
 NODE_EXPORTER := github.com/prometheus/node_exporter@v1.12.1
 
 # What the build needs from Debian beside Go, and what the tests need.
 BUILD_PACKAGES := gcc libc6-dev libibverbs-dev
 VM_PACKAGES   := qemu-system-x86 busybox-static iproute2 kmod xz-utils zstd gcc make libc6-dev libelf1 perftest ibverbs-providers rdma-core cpio pciutils util-linux
-TEST_PACKAGES := $(BUILD_PACKAGES) $(VM_PACKAGES) ethtool python3-prometheus-client chromium tidy prometheus prometheus-alertmanager
+TEST_PACKAGES := $(BUILD_PACKAGES) $(VM_PACKAGES) ethtool python3-prometheus-client chromium tidy prometheus prometheus-alertmanager shellcheck
 
-.PHONY: help go build run demo vm stack dashboards dashboards-preview test alerts test-short lint bench soak survival fuzz clean
+.PHONY: help go build run demo vm stack dashboards dashboards-preview test alerts chart chart-test chart-show test-short lint bench soak survival fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -64,6 +65,18 @@ dashboards-preview: go ## draw each dashboard over replays into dist/dashboards/
 test: go ## install what the tests need and run all of them, the kernel tests included
 	@.ci/install $(TEST_PACKAGES)
 	$$(.ci/gotool gotestsum $(GOTESTSUM)) --format pkgname -- -race -timeout 75m ./...
+	$(MAKE) chart-test
+
+chart: go ## write what is generated from and for the Helm chart
+	cd deploy/helm && go run ./generate
+
+chart-test: go ## the tests of the Helm chart, which is a module of its own
+	@.ci/install $(BUILD_PACKAGES)
+	cd deploy/helm && go test -timeout 60m ./...
+
+chart-show: go ## the chart installed, upgraded and removed on a real API server, built here (some minutes)
+	@.ci/install $(BUILD_PACKAGES) etcd-server curl openssl
+	cd deploy/helm && GDR_KUBETEST=1 HELM=$$(../../.ci/gotool helm $(HELM)) go test -run '^TestShow$$' -v -timeout 60m .
 
 alerts: go ## check the alert rules, Alertmanager's example and the runbooks, and run the rules' tests
 	@.ci/install prometheus prometheus-alertmanager
@@ -77,7 +90,8 @@ lint: go ## gofmt, go vet, golangci-lint
 	@.ci/install $(BUILD_PACKAGES)
 	@files=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$files" ] || { echo "not gofmt-ed: $$files" >&2; exit 1; }
 	go vet ./...
-	$$(.ci/gotool golangci-lint $(GOLANGCI_LINT)) run ./...
+	cd deploy/helm && go vet ./...
+	linter=$$(.ci/gotool golangci-lint $(GOLANGCI_LINT)) && $$linter run ./... && cd deploy/helm && $$linter run ./...
 
 bench: build ## compare the cost of a scrape with node_exporter's
 	go build -o bin/scrapebench ./cmd/scrapebench
@@ -99,6 +113,7 @@ soak: build ## long shows (a night): 10,000 scrapes, the survival table, a log o
 	bin/vmtest --timeout 15m --devices 2 --env GDR_IN_KERNEL=1 --env LOOPBACK_LEAK_RUNS=2000 --env LOOPBACK_ROUNDS=5 -- bin/loopback.test -test.v -test.run 'TestInKernel(Leaks|Perftest)$$'
 	yes "$$(cat collector/nccllog/testdata/one-bad-rail-2.23.log)" | head -c 1G | (ulimit -v 3000000; bin/gdr_exporter nccl-log -) || [ $$? = 1 ] # a log of 1 GB, in bounded memory
 	@.ci/install prometheus prometheus-alertmanager
+	$(MAKE) chart-show
 	go run ./deploy/stack/cost -nodes 1000 -for 15m
 	STACK_UNSCALED=1 go test -run 'TestShow$$' -count=1 -v -timeout 8h ./deploy/stack
 	$(MAKE) fuzz FUZZTIME=1m
