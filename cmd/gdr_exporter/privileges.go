@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
@@ -33,6 +34,9 @@ func (d *daemon) tellPrivileges(ctx context.Context, s *snapshot.Snapshot) {
 		d.logger.Warn("a privilege is missing; the rest is served", zap.String("missing", lost.missing), zap.String("costs", lost.costs))
 	}
 	for _, evidence := range runs.Missing {
+		if strings.Contains(evidence.What, "--collector.") {
+			continue // switched off, which is no privilege
+		}
 		d.logger.Info("not judged for want of evidence", zap.String("missing", evidence.What), zap.Strings("rules", evidence.Rules))
 	}
 }
@@ -44,7 +48,7 @@ func (d *daemon) lostPrivileges(s *snapshot.Snapshot, runs *status.DocContext) [
 		lost = append(lost, privilege{"the host's network namespace",
 			"no ethtool statistics, PFC, trust and addresses of RoCE ports, no health reporters; of RDMA devices only those of this namespace are answered for by netlink"})
 	}
-	if d.measuringOff() == "" && s.RDMA != nil && len(s.RDMA.Units) > 0 {
+	if d.config.schedule.interval > 0 && d.measuringOff() == "" && s.RDMA != nil && len(s.RDMA.Units) > 0 {
 		lost = append(lost, d.lostMeasuring(s)...)
 	}
 	return lost

@@ -120,15 +120,14 @@ func (p lostPrivilegeTest) run(t *testing.T) {
 		copyFile(t, binary(t), program)
 	}
 	r := &running{}
-	arguments := []string{program, "--path.sysfs=" + root + "/sys"}
+	arguments := []string{program, "--path.sysfs=" + root + "/sys", "--probe.interval=1h"}
 	if !p.socket {
 		r.addresses = []string{freePort(t)}
 		arguments = append(arguments, "--web.listen-address="+r.addresses[0])
 	}
 	for _, arg := range p.args {
 		if flag, _, _ := strings.Cut(arg, "="); flag == "--path.sysfs" {
-			arguments = arguments[:1:1]
-			arguments = append(arguments, "--web.listen-address="+r.addresses[0])
+			arguments = []string{program, "--web.listen-address=" + r.addresses[0]}
 		}
 		arguments = append(arguments, strings.ReplaceAll(arg, "DIR", dir))
 	}

@@ -64,7 +64,13 @@ func own(file *os.File) error {
 	if own.Mode&unix.S_IFMT != unix.S_IFREG || own.Nlink > 1 {
 		return errors.New("is no plain file of one name")
 	}
-	if os.Geteuid() != 0 || own.Uid != 0 || unix.Stat(filepath.Dir(file.Name()), &dir) != nil || dir.Uid == 0 {
+	if os.Geteuid() != 0 || own.Uid != 0 {
+		return nil
+	}
+	if err := unix.Stat(filepath.Dir(file.Name()), &dir); err != nil {
+		return err
+	}
+	if dir.Uid == 0 {
 		return nil
 	}
 	return file.Chown(int(dir.Uid), int(dir.Gid))
