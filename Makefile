@@ -22,9 +22,9 @@ NODE_EXPORTER := github.com/prometheus/node_exporter@v1.12.1
 # What the build needs from Debian beside Go, and what the tests need.
 BUILD_PACKAGES := gcc libc6-dev libibverbs-dev
 VM_PACKAGES   := qemu-system-x86 busybox-static iproute2 kmod xz-utils zstd gcc make libc6-dev libelf1 perftest ibverbs-providers rdma-core cpio pciutils util-linux
-TEST_PACKAGES := $(BUILD_PACKAGES) $(VM_PACKAGES) ethtool python3-prometheus-client chromium tidy prometheus prometheus-alertmanager shellcheck
+TEST_PACKAGES := $(BUILD_PACKAGES) $(VM_PACKAGES) ethtool python3-prometheus-client chromium tidy prometheus prometheus-alertmanager shellcheck systemd
 
-.PHONY: help go build run demo vm stack dashboards dashboards-preview test alerts chart chart-test chart-show test-short lint bench soak survival fuzz clean
+.PHONY: help go build run demo vm stack dashboards dashboards-preview test alerts chart chart-test chart-show image package release-snapshot deploy-soak test-short lint bench soak survival fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -78,6 +78,23 @@ chart-show: go ## the chart installed, upgraded and removed on a real API server
 	@.ci/install $(BUILD_PACKAGES) etcd-server curl openssl
 	cd deploy/helm && GDR_KUBETEST=1 HELM=$$(../../.ci/gotool helm $(HELM)) go test -run '^TestShow$$' -v -timeout 60m .
 
+image: ## build the image here, without Docker (buildah, runc, a Debian of its own), and start it
+	deploy/container/build-here
+	deploy/container/try
+
+package: build ## the .deb and .rpm in dist/packages
+	strip -o bin/gdr_exporter.stripped bin/gdr_exporter
+	deploy/packages/build bin/gdr_exporter.stripped $$(go env GOARCH) $(VERSION) dist/packages
+
+release-snapshot: go ## archives, packages, SBOMs and checksums for amd64 and arm64 in dist/; needs no network once the tools are there
+	deploy/release/snapshot
+
+deploy-soak: build image release-snapshot ## packages installed, upgraded and removed, image, release, and the service under systemd in a test kernel
+	@.ci/install $(VM_PACKAGES) debootstrap
+	strip -o bin/gdr_exporter.stripped bin/gdr_exporter
+	deploy/packages/try bin/gdr_exporter.stripped
+	DEPLOY_SOAK=1 go test -count=1 -v -run TestService -timeout 30m ./deploy/systemd
+
 alerts: go ## check the alert rules, Alertmanager's example and the runbooks, and run the rules' tests
 	@.ci/install prometheus prometheus-alertmanager
 	go test -count=1 -short ./deploy/... ./dashboards/...
@@ -113,7 +130,7 @@ soak: build ## long shows (a night): 10,000 scrapes, the survival table, a log o
 	bin/vmtest --timeout 15m --devices 2 --env GDR_IN_KERNEL=1 --env LOOPBACK_LEAK_RUNS=2000 --env LOOPBACK_ROUNDS=5 -- bin/loopback.test -test.v -test.run 'TestInKernel(Leaks|Perftest)$$'
 	yes "$$(cat collector/nccllog/testdata/one-bad-rail-2.23.log)" | head -c 1G | (ulimit -v 3000000; bin/gdr_exporter nccl-log -) || [ $$? = 1 ] # a log of 1 GB, in bounded memory
 	@.ci/install prometheus prometheus-alertmanager
-	$(MAKE) chart-show
+	$(MAKE) chart-show deploy-soak
 	go run ./deploy/stack/cost -nodes 1000 -for 15m
 	STACK_UNSCALED=1 go test -run 'TestShow$$' -count=1 -v -timeout 8h ./deploy/stack
 	$(MAKE) fuzz FUZZTIME=1m
