@@ -48,7 +48,7 @@ var recorded = map[string][]string{
 	"acs-on":             {"GDRPathDegraded"},
 	"pcie-downtrained":   {"GDRPathRateLost", "PCIeWidthLost"},
 	"nvlink-down":        {"NVLinkDown"},
-	"port-flapping":      {"RDMAPortErrors", "RDMAPortFlapping"},
+	"port-flapping":      {"RDMACounterSaturated", "RDMAPortErrors", "RDMAPortFlapping"}, // link_downed ends at 255
 	"counters-saturated": {"RDMACounterSaturated", "RDMAPortErrors"},
 	"driver-mismatch":    {"GDRDriverMismatch"},
 	"nic-gone":           {"RDMANICMissing"},
