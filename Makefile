@@ -65,6 +65,7 @@ dashboards-preview: go ## draw each dashboard over replays into dist/dashboards/
 test: go ## install what the tests need and run all of them, the kernel tests included
 	@.ci/install $(TEST_PACKAGES)
 	$$(.ci/gotool gotestsum $(GOTESTSUM)) --format pkgname -- -race -timeout 75m ./...
+	$$(.ci/gotool gotestsum $(GOTESTSUM)) --format pkgname -- -timeout 60m -run '^(TestShow|TestFleet)$$' ./deploy/stack
 	$(MAKE) chart-test
 
 chart: go ## write what is generated from and for the Helm chart

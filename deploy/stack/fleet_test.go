@@ -14,9 +14,7 @@ import (
 // TestFleet: a hundred nodes lose peer memory at once, and somebody gets one page, of the
 // cluster; nothing is told of a node, though Prometheus raises an alert of each.
 func TestFleet(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes two minutes")
-	}
+	skipSlow(t)
 	const nodes = 100
 	scene, err := scenes.Fleet(nodes)
 	if err != nil {

@@ -48,6 +48,17 @@ func start(t *testing.T, options stack.Options) *stack.Stack {
 	return s
 }
 
+// skipSlow skips a show that takes minutes.
+func skipSlow(t *testing.T) {
+	t.Helper()
+	switch {
+	case testing.Short():
+		t.Skip("takes some minutes")
+	case raced:
+		t.Skip("too slow with the race detector: make test runs it once more without")
+	}
+}
+
 // pace chooses how fast time runs: so that the machine makes all pages between scrapes.
 func pace(t *testing.T, nodes []stack.Node) (speed float64, interval time.Duration) {
 	t.Helper()
@@ -137,9 +148,7 @@ func missing(s *stack.Stack, all []scenes.Scene) []string {
 // alerts, in the time that the rules allow, and no other; the healthy ones none for far
 // more than half an hour.
 func TestShow(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes four minutes")
-	}
+	skipSlow(t)
 	all, err := scenes.All()
 	if err != nil {
 		t.Fatal(err)
