@@ -14,6 +14,9 @@ func exporterScenes() ([]Scene, error) {
 		{"device-stuck", []string{"GDRDeviceReadStuck"}, func(m *maker) {
 			m.hang(fault, port(6)+"counters/port_rcv_errors")
 		}},
+		{"tree-unreadable", []string{"GDRCollectorFailing"}, func(m *maker) {
+			m.change(capture.Change{Span: fault, Target: capture.Target{Path: "/sys/bus/pci/devices", Op: capture.OpList}, File: &capture.FileAnswer{Errno: "EIO"}})
+		}},
 	})
 	if err != nil {
 		return nil, err

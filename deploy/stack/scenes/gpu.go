@@ -2,6 +2,7 @@ package scenes
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -29,6 +30,7 @@ func gpuScenes() ([]Scene, error) {
 				m.answer(fault, capture.PartNVML, fmt.Sprintf("device 0 GetP2PStatus(%d,0)", peer), value("1"))
 			}
 		}},
+		{"gpu-lost", []string{"GPULost"}, func(m *maker) { m.gpuLost(fault, 4) }},
 		{"nvml-failing", []string{"GDRNVMLFailing"}, func(m *maker) {
 			m.answer(capture.Span{}, capture.PartNVML, "Init", capture.Value{Return: int(nvml.ERROR_NO_PERMISSION)})
 		}},
@@ -42,6 +44,20 @@ func gpuScenes() ([]Scene, error) {
 		}
 	}
 	return scenes, err
+}
+
+// gpuLost has every call for a GPU say that it is lost.
+func (m *maker) gpuLost(span capture.Span, gpu int) {
+	prefix, found := fmt.Sprintf("device %d ", gpu), false
+	for i := range m.recording.Answers {
+		if a := &m.recording.Answers[i]; a.Part == capture.PartNVML && strings.HasPrefix(a.Question, prefix) {
+			m.answer(span, a.Part, a.Question, capture.Value{Return: int(nvml.ERROR_GPU_IS_LOST)})
+			found = true
+		}
+	}
+	if !found {
+		m.fail("the capture has no GPU %d", gpu)
+	}
 }
 
 // hangDeadline is for how long a node with a device that hangs waits for it.

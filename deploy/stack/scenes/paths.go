@@ -13,7 +13,7 @@ import (
 
 // pathScenes are faults of pairs.
 func pathScenes() ([]Scene, error) {
-	return scenesOf([]made{
+	scenes, err := scenesOf([]made{
 		{"peermem-lost", []string{"GDRPathStaged"}, func(m *maker) { peermemLost(m, fault) }},
 		{"path-staged-all", []string{"GDRPathStaged"}, func(m *maker) {
 			m.prober(fault, func(s *prober.Status) {
@@ -70,6 +70,11 @@ func pathScenes() ([]Scene, error) {
 			m.prober(capture.Span{From: fault.From, Until: fault.From + 1200}, func(s *prober.Status) { s.QuiescedUntil = m.at(fault.From + 1200) })
 		}},
 	})
+	if err != nil {
+		return nil, err
+	}
+	many, err := manyDegraded()
+	return append(scenes, many), err
 }
 
 // peermemLost: the module is unloaded, and dma-buf does not register either.
@@ -91,6 +96,19 @@ func Fleet(nodes int) (Scene, error) {
 	node, err := m.node("fleet")
 	node.Copies = nodes - 1
 	return Scene{Name: "fleet", Nodes: []stack.Node{node}, Told: []string{"GDRManyNodesStaged"}}, err
+}
+
+// manyDegraded: all pairs of four nodes have become slow.
+func manyDegraded() (Scene, error) {
+	m := from(healthy)
+	m.prober(fault, func(s *prober.Status) {
+		for i := range s.Pairs {
+			rated(pair(s, i), m.at(fault.From), 0.5, loopback.Slow)
+		}
+	})
+	node, err := m.node("many-degraded")
+	node.Copies = 3
+	return Scene{Name: "many-degraded", Nodes: []stack.Node{node}, Told: []string{"GDRManyNodesDegraded"}}, err
 }
 
 // portDown is RDMA netlink's answer for a port without a link.
