@@ -42,6 +42,7 @@ func node() board {
 			{"PCIe", nodePCIe()},
 			{"GPUs", nodeGPUs()},
 			{"Kernel log and Xids", nodeKernel()},
+			{"Jobs and pods", nodeHolders()},
 			{"Probe", nodeProbe()},
 			{"Exporter", nodeExporter()},
 		},

@@ -32,6 +32,8 @@ var pages = map[string]string{
 	"page-probe-hung":     "probe/hung.metrics",
 	"page-probe-quiesced": "probe/quiesced.metrics",
 	"page-old-irdma":      "irdma-gen3.metrics",
+	"page-jobs":           "jobs/all.metrics",
+	"page-pods":           "pods/all.metrics",
 }
 
 // Cluster is the label of all nodes.
