@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/common/version"
 	"go.uber.org/zap"
 
+	"gdr_exporter/collector/snapshot"
 	"gdr_exporter/collector/status"
 )
 
@@ -27,8 +28,10 @@ func (d *daemon) routePages(mux *http.ServeMux) {
 }
 
 // page is what is shown of the host now.
-func (d *daemon) page(ctx context.Context) status.Page {
-	s := d.snapshot(ctx)
+func (d *daemon) page(ctx context.Context) status.Page { return d.pageOf(d.snapshot(ctx)) }
+
+// pageOf is what is shown of the host as a Snapshot has it.
+func (d *daemon) pageOf(s *snapshot.Snapshot) status.Page {
 	return status.Page{Version: version.Version, MetricsPath: d.config.telemetryPath, Replay: d.config.replay.sentence(), Snapshot: s, Diagnosis: d.diagnose(s)}
 }
 

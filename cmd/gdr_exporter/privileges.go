@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -26,8 +25,8 @@ type privilege struct {
 // for want of a privilege. None of it keeps the rest from being served. That the
 // kernel's log cannot be read, that nothing is kept and that there is no control
 // socket is told where it is noticed.
-func (d *daemon) tellPrivileges(ctx context.Context, s *snapshot.Snapshot) {
-	page := d.page(ctx)
+func (d *daemon) tellPrivileges(s *snapshot.Snapshot) {
+	page := d.pageOf(s)
 	runs := page.Document().Context
 	d.logger.Info("where the exporter runs", zap.String("where", runs.Sentence), zap.Strings("capabilities", runs.Capabilities))
 	for _, lost := range d.lostPrivileges(s, &runs) {

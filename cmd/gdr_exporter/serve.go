@@ -154,7 +154,7 @@ func (d *daemon) first() {
 	d.ready.Store(true)
 	d.logger.Info("first snapshot taken", zap.String("rdma", status.Sentence(s)), zap.String("gpu", status.GPUSentence(s)))
 	if d.config.replay == nil {
-		d.tellPrivileges(context.Background(), s)
+		d.tellPrivileges(s)
 	}
 }
 
