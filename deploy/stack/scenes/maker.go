@@ -71,6 +71,18 @@ func (m *maker) count(span capture.Span, end, field string, rate float64) {
 	})
 }
 
+// countsLater has a number that the capture counts up to a limit begin at the fault: in a
+// show that runs fast the first scrape comes minutes after the beginning.
+func (m *maker) countsLater(end string) {
+	for i := range m.recording.Scenario.Counts {
+		if c := &m.recording.Scenario.Counts[i]; c.Max > 0 && strings.HasSuffix(c.Path, end) {
+			c.Span = fault
+			return
+		}
+	}
+	m.fail("the capture counts no %s up to a limit", end)
+}
+
 // countAnswer has a number of an answer grow.
 func (m *maker) countAnswer(span capture.Span, part, question, field string, rate float64) {
 	m.answered(part, question)
