@@ -16,14 +16,15 @@ export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
 GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 GOTESTSUM     := gotest.tools/gotestsum@v1.13.0
+HELM          := helm.sh/helm/v4/cmd/helm@v4.3.2
 NODE_EXPORTER := github.com/prometheus/node_exporter@v1.12.1
 
 # What the build needs from Debian beside Go, and what the tests need.
 BUILD_PACKAGES := gcc libc6-dev libibverbs-dev
 VM_PACKAGES   := qemu-system-x86 busybox-static iproute2 kmod xz-utils zstd gcc make libc6-dev libelf1 perftest ibverbs-providers rdma-core cpio pciutils util-linux
-TEST_PACKAGES := $(BUILD_PACKAGES) $(VM_PACKAGES) ethtool python3-prometheus-client chromium tidy
+TEST_PACKAGES := $(BUILD_PACKAGES) $(VM_PACKAGES) ethtool python3-prometheus-client chromium tidy prometheus prometheus-alertmanager shellcheck systemd
 
-.PHONY: help go build run demo vm test test-short lint bench soak survival fuzz clean
+.PHONY: help go build run demo vm stack dashboards dashboards-preview test alerts chart chart-test chart-show image package release-snapshot deploy-soak test-short lint bench soak survival fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -50,9 +51,54 @@ vm: build ## run the exporter in a test kernel with four soft-RoCE devices and s
 	go build -o bin/vmtest ./cmd/vmtest
 	bin/vmtest --timeout 24h --devices 4 --forward 10479 -- sh cmd/vmtest/show.sh bin/gdr_exporter
 
+stack: go ## a real Prometheus and Alertmanager with the project's rules over replays, without Docker
+	@.ci/install $(BUILD_PACKAGES) prometheus prometheus-alertmanager
+	go run ./deploy/stack/run $(ARGS)
+
+dashboards: go ## write the Grafana dashboards from their sources
+	go generate ./dashboards
+
+dashboards-preview: go ## draw each dashboard over replays into dist/dashboards/*.png (some minutes; Node 20.19 or later)
+	@.ci/install $(BUILD_PACKAGES) prometheus chromium nodejs npm
+	go run ./dashboards/preview/show $(ARGS)
+
 test: go ## install what the tests need and run all of them, the kernel tests included
 	@.ci/install $(TEST_PACKAGES)
 	$$(.ci/gotool gotestsum $(GOTESTSUM)) --format pkgname -- -race -timeout 75m ./...
+	$$(.ci/gotool gotestsum $(GOTESTSUM)) --format pkgname -- -timeout 60m -run '^(TestShow|TestFleet)$$' ./deploy/stack
+	$(MAKE) chart-test
+
+chart: go ## write what is generated from and for the Helm chart
+	cd deploy/helm && go run ./generate
+
+chart-test: go ## the tests of the Helm chart, which is a module of its own
+	@.ci/install $(BUILD_PACKAGES)
+	cd deploy/helm && go test -timeout 60m ./...
+
+chart-show: go ## the chart installed, upgraded and removed on a real API server, built here (some minutes)
+	@.ci/install $(BUILD_PACKAGES) etcd-server curl openssl
+	cd deploy/helm && GDR_KUBETEST=1 HELM=$$(../../.ci/gotool helm $(HELM)) go test -run '^TestShow$$' -v -timeout 60m .
+
+image: ## build the image here, without Docker (buildah, runc, a Debian of its own), and start it
+	deploy/container/build-here
+	deploy/container/try
+
+package: build ## the .deb and .rpm in dist/packages
+	strip -o bin/gdr_exporter.stripped bin/gdr_exporter
+	deploy/packages/build bin/gdr_exporter.stripped $$(go env GOARCH) $(VERSION) dist/packages
+
+release-snapshot: go ## archives, packages, SBOMs and checksums for amd64 and arm64 in dist/; needs no network once the tools are there
+	deploy/release/snapshot
+
+deploy-soak: build image release-snapshot ## packages installed, upgraded and removed, image, release, and the service under systemd in a test kernel
+	@.ci/install $(VM_PACKAGES) debootstrap
+	strip -o bin/gdr_exporter.stripped bin/gdr_exporter
+	deploy/packages/try bin/gdr_exporter.stripped
+	DEPLOY_SOAK=1 go test -count=1 -v -run TestService -timeout 30m ./deploy/systemd
+
+alerts: go ## check the alert rules, Alertmanager's example and the runbooks, and run the rules' tests
+	@.ci/install prometheus prometheus-alertmanager
+	go test -count=1 -short ./deploy/... ./dashboards/...
 
 test-short: go ## the tests that need no kernel of their own
 	@.ci/install $(BUILD_PACKAGES)
@@ -62,7 +108,8 @@ lint: go ## gofmt, go vet, golangci-lint
 	@.ci/install $(BUILD_PACKAGES)
 	@files=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$files" ] || { echo "not gofmt-ed: $$files" >&2; exit 1; }
 	go vet ./...
-	$$(.ci/gotool golangci-lint $(GOLANGCI_LINT)) run ./...
+	cd deploy/helm && go vet ./...
+	linter=$$(.ci/gotool golangci-lint $(GOLANGCI_LINT)) && $$linter run ./... && cd deploy/helm && $$linter run ./...
 
 bench: build ## compare the cost of a scrape with node_exporter's
 	go build -o bin/scrapebench ./cmd/scrapebench
@@ -75,7 +122,7 @@ survival: build ## mutations of healthy captures (all of small hosts); what each
 	go build -o bin/scrapebench ./cmd/scrapebench
 	bin/scrapebench --exporter bin/gdr_exporter --node-exporter $$(.ci/gotool node_exporter $(NODE_EXPORTER)) --survival
 
-soak: build ## long shows: 10,000 scrapes, the survival table, a log of 1 GB, fuzzing
+soak: build ## long shows (a night): 10,000 scrapes, the survival table, a log of 1 GB, alerts in real time, 1,000 nodes, fuzzing
 	go build -o bin/scrapebench ./cmd/scrapebench
 	bin/scrapebench --exporter bin/gdr_exporter --soak 10000
 	$(MAKE) survival
@@ -83,6 +130,10 @@ soak: build ## long shows: 10,000 scrapes, the survival table, a log of 1 GB, fu
 	go build -o bin/vmtest ./cmd/vmtest && go test -c -o bin/loopback.test ./rdma/loopback
 	bin/vmtest --timeout 15m --devices 2 --env GDR_IN_KERNEL=1 --env LOOPBACK_LEAK_RUNS=2000 --env LOOPBACK_ROUNDS=5 -- bin/loopback.test -test.v -test.run 'TestInKernel(Leaks|Perftest)$$'
 	yes "$$(cat collector/nccllog/testdata/one-bad-rail-2.23.log)" | head -c 1G | (ulimit -v 3000000; bin/gdr_exporter nccl-log -) || [ $$? = 1 ] # a log of 1 GB, in bounded memory
+	@.ci/install prometheus prometheus-alertmanager
+	$(MAKE) chart-show deploy-soak
+	go run ./deploy/stack/cost -nodes 1000 -for 15m
+	STACK_UNSCALED=1 go test -run 'TestShow$$' -count=1 -v -timeout 8h ./deploy/stack
 	$(MAKE) fuzz FUZZTIME=1m
 
 FUZZTIME ?= 30s

@@ -13,8 +13,10 @@ type Info struct {
 }
 
 // OffByDefault reports whether a collector reads only where a site asks for it,
-// because it looks into the processes of users.
-func (i Info) OffByDefault() bool { return i.Name == "process" }
+// because it looks into the processes of users, or names their jobs and pods.
+func (i Info) OffByDefault() bool {
+	return slices.Contains([]string{"process", "jobs", "pods"}, i.Name)
+}
 
 // Collectors are all collectors, by name. Their names are accepted from the
 // first version on, so that a command line stays valid when they arrive.
@@ -23,11 +25,13 @@ var Collectors = []Info{
 	{"driver", "the NVIDIA driver", true},
 	{"fabric", "the NVLink fabric", true},
 	{"gpu", "GPUs, from NVML and the PCI bus", true},
+	{"jobs", "which Slurm job, or Kubernetes pod, has processes on a GPU, by the host's process ids and their control groups", true},
 	{"kmsg", "interconnect events in the kernel log", true},
 	{"nvlink", "NVLink", true},
 	{"path", "verdicts on every GPU-NIC path, and findings; reads what all collectors that are switched on read", true},
 	{"pcie", "PCIe links and errors", true},
 	{"peermem", "the peer memory module, nvidia-peermem", true},
+	{"pods", "which pods were given which GPUs and RDMA devices, from the kubelet", true},
 	{"probe", "the GPUDirect RDMA measurement", true},
 	{"process", "processes that use RDMA and GPUs, by the host's process ids: the variables of NCCL, UCX and NVSHMEM that decide on GPUDirect RDMA, the limit of locked memory and mapped libraries", true},
 	{"rdma", "RDMA devices, ports and counters", true},

@@ -83,6 +83,7 @@ func (d *device) noteLost(now time.Time, v *visit) {
 func (g *GPU) merge(slow *GPU) {
 	g.SlowRead, g.Modes, g.BAR1 = slow.SlowRead, slow.Modes, slow.BAR1
 	g.PCIe = slow.PCIe
+	g.Minor, g.Instances = slow.Minor, slow.Instances
 	g.NVLink.merge(&slow.NVLink)
 }
 
@@ -146,6 +147,9 @@ func (r *Reader) readSlow(now time.Time, v *visit, d *device) {
 	}
 	if r.options.NVLink {
 		slow.NVLink = d.links.readSlow(v, d.handle)
+	}
+	if r.options.Holders {
+		d.readHolders(v, &slow)
 	}
 	d.slow = slow
 	d.slowAt = r.slowDue(now, d)

@@ -35,6 +35,9 @@ type Options struct {
 	SlowInterval time.Duration
 	// NVLink, PerLink and Fabric switch those parts on.
 	NVLink, PerLink, Fabric bool
+	// Holders has what schedulers call GPUs read too: see [GPU.Minor] and
+	// [GPU.Instances]. It is no part of recordings.
+	Holders bool
 	// Open opens the library at path, "" for the one the loader finds; nil:
 	// OpenLibrary. Another one serves tests and replay.
 	Open func(path string) (Library, error)
@@ -123,6 +126,12 @@ type GPU struct {
 	Fabric Fabric
 	// Xids count Xid events since the Reader began, by code.
 	Xids []Xid
+
+	// Minor and Instances are read with Options.Holders only, in the slow group: the
+	// number of the GPU's device node /dev/nvidiaN, and the UUIDs of the MIG instances
+	// that it is split into now.
+	Minor     sysread.Maybe[int] // nvmlDeviceGetMinorNumber
+	Instances []string           // nvmlDeviceGetMigDeviceHandleByIndex
 }
 
 // Identity is what does not change while a GPU is there.

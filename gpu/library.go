@@ -48,6 +48,9 @@ type Device interface {
 	GetMemoryInfo() (nvml.Memory, nvml.Return)
 	GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return)
 	GetUtilizationRates() (nvml.Utilization, nvml.Return)
+	GetMinorNumber() (int, nvml.Return)
+	GetMaxMigDeviceCount() (int, nvml.Return)
+	GetMigDeviceHandleByIndex(index int) (Device, nvml.Return)
 	GetFieldValues(values []nvml.FieldValue) nvml.Return
 
 	GetNvLinkState(link int) (nvml.EnableState, nvml.Return)
@@ -139,6 +142,11 @@ func (d nvmlDevice) GetTopologyCommonAncestor(peer Device) (nvml.GpuTopologyLeve
 		return 0, nvml.ERROR_INVALID_ARGUMENT
 	}
 	return d.Device.GetTopologyCommonAncestor(other.Device)
+}
+
+func (d nvmlDevice) GetMigDeviceHandleByIndex(index int) (Device, nvml.Return) {
+	instance, ret := d.Device.GetMigDeviceHandleByIndex(index)
+	return nvmlDevice{instance}, ret
 }
 
 func (d nvmlDevice) GetGpuFabricInfoV2() (nvml.GpuFabricInfo_v2, nvml.Return) {

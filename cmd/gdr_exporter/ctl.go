@@ -336,6 +336,7 @@ func forgetState(ctx context.Context, c *config, stdout io.Writer) error {
 		forgot, err = x.forgetInDaemon(ctx, c.socket)
 	case err == nil:
 		defer unlock()
+		defer leaveToOwner(c.stateDir)
 		forgot, err = x.forgetInFile(c)
 	default:
 		err = usagef("--state.dir=%s: %w", c.stateDir, unpath(err))

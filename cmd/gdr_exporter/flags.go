@@ -37,6 +37,7 @@ type config struct {
 	driverRootsSet bool // by the user
 	collectors     map[string]*bool
 	nvlinkPerLink  bool
+	pods           podSocket
 
 	rdmaInclude, rdmaExclude *regexp.Regexp
 	gpuInclude, gpuExclude   *regexp.Regexp
@@ -143,7 +144,11 @@ func newApp() (*kingpin.Application, *config) {
 	controlFlags(app, c)
 	profileFlags(app, c)
 	verdictFlags(app, c)
+	holderFlags(app, c)
 	for _, info := range collector.Collectors {
+		if c.collectors[info.Name] != nil { // it has a flag of its own
+			continue
+		}
 		text := fmt.Sprintf("Collect %s.", info.What)
 		if !info.Reads {
 			text += " Accepted, but not in this version yet."
@@ -221,6 +226,9 @@ func (c *config) validate() error {
 		if err := web.Validate(file); err != nil {
 			return usagef("--web.config.file=%s: %w", file, unpath(err))
 		}
+	}
+	if err := c.validateHolders(); err != nil {
+		return err
 	}
 	if err := c.profile.load(); err != nil {
 		return err

@@ -30,7 +30,11 @@ func TestHelp(t *testing.T) {
 			t.Errorf("%v prints the usage %d times", args, n)
 		}
 		for _, name := range collector.Names() {
-			if !strings.Contains(r.stdout, "--[no-]collector."+name) {
+			flag := "--[no-]collector." + name
+			if name == snapshot.CollectorPods { // it needs a socket
+				flag = "--kubernetes.pod-resources="
+			}
+			if !strings.Contains(r.stdout, flag) {
 				t.Errorf("%v does not show collector %s", args, name)
 			}
 		}
@@ -81,7 +85,9 @@ func TestEveryCollectorFlag(t *testing.T) {
 	for _, prefix := range []string{"--collector.", "--no-collector."} {
 		args := []string{"serve"}
 		for _, name := range collector.Names() {
-			args = append(args, prefix+name)
+			if name != snapshot.CollectorPods { // whose flag is --kubernetes.pod-resources
+				args = append(args, prefix+name)
+			}
 		}
 		r := serveTree(t, root, args...)
 		page := r.get(t, "/metrics")
@@ -133,8 +139,10 @@ func TestDefaults(t *testing.T) {
 	if c.deadline != 5*time.Second || c.maxAge != 2*time.Second || c.slowInterval != time.Minute {
 		t.Errorf("times %v %v %v", c.deadline, c.maxAge, c.slowInterval)
 	}
-	byDefault := slices.DeleteFunc(collector.Names(), func(name string) bool { return name == snapshot.CollectorProcess })
-	if !slices.Equal(c.enabled(), byDefault) || len(byDefault) != len(collector.Names())-1 {
+	byDefault := slices.DeleteFunc(collector.Names(), func(name string) bool {
+		return slices.Contains([]string{snapshot.CollectorProcess, snapshot.CollectorPods, snapshot.CollectorJobs}, name)
+	})
+	if !slices.Equal(c.enabled(), byDefault) || len(byDefault) != len(collector.Names())-3 {
 		t.Errorf("enabled %v", c.enabled())
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/common/version"
 	"go.uber.org/zap"
 
+	"gdr_exporter/collector/snapshot"
 	"gdr_exporter/collector/status"
 )
 
@@ -27,8 +28,10 @@ func (d *daemon) routePages(mux *http.ServeMux) {
 }
 
 // page is what is shown of the host now.
-func (d *daemon) page(ctx context.Context) status.Page {
-	s := d.snapshot(ctx)
+func (d *daemon) page(ctx context.Context) status.Page { return d.pageOf(d.snapshot(ctx)) }
+
+// pageOf is what is shown of the host as a Snapshot has it.
+func (d *daemon) pageOf(s *snapshot.Snapshot) status.Page {
 	return status.Page{Version: version.Version, MetricsPath: d.config.telemetryPath, Replay: d.config.replay.sentence(), Snapshot: s, Diagnosis: d.diagnose(s)}
 }
 
@@ -50,7 +53,7 @@ func (d *daemon) serveRunbook(w http.ResponseWriter, r *http.Request) {
 		d.logger.Error("runbook", zap.Error(err))
 		http.Error(w, "the runbook cannot be shown", http.StatusInternalServerError)
 	case !found:
-		http.Error(w, "there is no rule of this name: see "+status.RunbookRoot, http.StatusNotFound)
+		http.Error(w, "there is no rule and no alert of this name: see "+status.RunbookRoot, http.StatusNotFound)
 	default:
 		htmlHeader(w)
 		_, err = b.WriteTo(w)

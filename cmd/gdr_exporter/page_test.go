@@ -22,6 +22,7 @@ func TestPages(t *testing.T) {
 		"/runbooks/":                {"text/html; charset=utf-8", `href="/runbooks/path_staged"`},
 		"/runbooks/path_staged":     {"text/html; charset=utf-8", "It is found on this node."},
 		"/runbooks/peermem_refused": {"text/html; charset=utf-8", "What to do"},
+		"/runbooks/GDRPathStaged":   {"text/html; charset=utf-8", "What the job feels"},
 		"/api/v1/status":            {"application/json", `"state": "staged"`},
 		"/api/v1/status/schema":     {"application/schema+json", `"$defs"`},
 	} {

@@ -28,7 +28,7 @@ const probeHelp = "Measure GPUDirect RDMA: RDMA writes of a NIC to itself, betwe
 	"Moves at most 1.3 GB through the NIC for each pair, none of which leaves it, and takes about 650 MiB of GPU memory meanwhile.\n\n" +
 	"Example, one pair:\n\n  gdr_exporter probe --gpu 0000:1b:00.0 --device mlx5_0\n\n" +
 	"Exit code: 0 all paths were measured and are within their limits, 3 GPU memory cannot be reached, is reached slowly, or data arrived wrong, " +
-	"4 something could not be measured or is not supported (port down, too little GPU memory, another run, no library), 2 a mistake on the command line."
+	"4 something could not be measured or is not supported (port down, too little GPU memory, another run, no library; with --if-idle also a pair under load), 2 a mistake on the command line."
 
 // Exit codes of the command probe.
 const (
@@ -44,7 +44,7 @@ type probeConfig struct {
 	gid                              int
 	timeout                          time.Duration
 	minFree                          units.Base2Bytes
-	all                              bool
+	all, ifIdle                      bool
 }
 
 // probeFlags adds the command probe.
@@ -54,6 +54,7 @@ func probeFlags(app *kingpin.Application, c *config) {
 	command.Flag("gpu", "GPU by its PCI address, as gdr_exporter topo shows it; none for host memory alone. Default: every GPU.").PlaceHolder("ADDRESS").StringVar(&p.gpu)
 	command.Flag("device", "RDMA device. Default: the compute devices nearest to the GPU; without a GPU, every device.").PlaceHolder("NAME").StringVar(&p.device)
 	command.Flag("all-pairs", "Every GPU with every compute device, not only with the nearest.").BoolVar(&p.all)
+	command.Flag("if-idle", "Measure only pairs that are idle, as the daemon does: below 5% of the port's rate and 10% GPU utilisation over 10s; end when a process comes to the GPU.").BoolVar(&p.ifIdle)
 	command.Flag("port", "Port of the RDMA device.").Default("1").IntVar(&p.port)
 	command.Flag("paths", "Paths to measure, separated by commas: host, gpu_read, gpu_write, gpu, staged. Without host there is nothing to compare with. Default: all.").PlaceHolder("LIST").StringVar(&p.paths)
 	command.Flag("queue-pairs", "Pairs of queue pairs.").Default("4").IntVar(&p.queuePairs)
@@ -95,10 +96,17 @@ func probe(ctx context.Context, c *config, stdout, stderr io.Writer) error {
 		fmt.Fprintln(stderr, "No RDMA device on this host.")
 	}
 	progress := newProgress(stderr)
+	gate := c.noGate
+	if c.probe.ifIdle && len(pairs) > 0 {
+		progress.show("looking whether the pairs are idle")
+		var done func()
+		gate, done = c.idleGate(ctx, pairs)
+		defer done()
+	}
 	reports := []status.ProbeReport{}
 	for _, pair := range pairs {
 		spec := c.probeSpec(pair, paths, progress.stage(pair))
-		result := loopback.Run(ctx, spec)
+		result := gate(ctx, pair, spec)
 		progress.clear()
 		report := status.NewProbeReport(pair.gpu, pair.distance, &result)
 		reports = append(reports, report)

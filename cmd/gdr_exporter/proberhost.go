@@ -114,7 +114,10 @@ func (h *proberHost) Load(ctx context.Context, pair prober.Pair) prober.Load {
 	if load.Time.IsZero() {
 		load.Time = time.Now()
 	}
-	if h.nvml != nil {
+	switch {
+	case pair.GPU == "": // of host memory alone
+		load.GPU = sysread.Some(0.0)
+	case h.nvml != nil:
 		if busy, err := h.nvml.Utilization(ctx, pair.GPU); err == nil {
 			load.GPU = sysread.Some(busy)
 		}

@@ -71,6 +71,7 @@ func (c *config) addGPU(builder *snapshot.Builder, o *origin) (nvml *gpu.Reader)
 		nvml = gpu.NewReader(gpu.Options{
 			Files: o.files, Open: o.nvml, Roots: c.driverRoots, Procfs: c.procfs, Include: c.includesGPU, SlowInterval: c.slowInterval,
 			NVLink: c.reads(snapshot.CollectorNVLink), PerLink: c.nvlinkPerLink, Fabric: c.reads(snapshot.CollectorFabric),
+			Holders: c.pods.on,
 		})
 		builder.GPU(nvml)
 	}

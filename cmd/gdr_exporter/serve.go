@@ -131,6 +131,7 @@ func newDaemon(c *config, logger *zap.Logger, from *heritage) *daemon {
 	c.addRDMA(builder, o)
 	nvml := c.addGPU(builder, o)
 	c.addProcess(builder, o)
+	c.addHolders(builder)
 	c.addKernelLog(builder, o)
 	c.addHost(builder, o)
 	d.expects(builder)
@@ -152,6 +153,9 @@ func (d *daemon) first() {
 	s := d.snapshot(context.Background())
 	d.ready.Store(true)
 	d.logger.Info("first snapshot taken", zap.String("rdma", status.Sentence(s)), zap.String("gpu", status.GPUSentence(s)))
+	if d.config.replay == nil {
+		d.tellPrivileges(s)
+	}
 }
 
 func (d *daemon) snapshot(ctx context.Context) *snapshot.Snapshot {
@@ -192,7 +196,7 @@ func (d *daemon) routes() (http.Handler, error) {
 		return nil, err
 	}
 	mux := http.NewServeMux()
-	mux.Handle("GET "+d.config.telemetryPath, metrics) // GET stands for HEAD too
+	mux.Handle("GET "+d.config.telemetryPath, sentAfter(metrics)) // GET stands for HEAD too
 	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "healthy\n") })
 	mux.HandleFunc("GET /-/ready", d.serveReady)
 	d.routePages(mux)

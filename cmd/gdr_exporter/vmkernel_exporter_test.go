@@ -222,10 +222,14 @@ func (e *vmExporter) openFiles(t *testing.T) int {
 	return len(names)
 }
 
-// wantQuietLog expects nothing in the log at level warn or above.
+// wantQuietLog expects nothing in the log at level warn or above, but for what is
+// told at start of a tree that a test has put in the place of sysfs or procfs.
 func (e *vmExporter) wantQuietLog(t *testing.T) {
 	t.Helper()
 	for line := range strings.Lines(e.log.String()) {
+		if strings.Contains(line, `msg="a privilege is missing; the rest is served" missing="--path.`) {
+			continue
+		}
 		if strings.Contains(line, "level=warn") || strings.Contains(line, "level=error") {
 			t.Errorf("logged: %s", line)
 		}

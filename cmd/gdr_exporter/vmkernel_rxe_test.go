@@ -341,8 +341,9 @@ func TestInKernelNetns(t *testing.T) {
 	for _, device := range deviceNames(t) {
 		e.wantLogged(t, 1, "counters hidden", "device="+device)
 	}
-	if n := e.logged("level=warn"); n != 8 {
-		t.Errorf("%d warnings, want one for each of 8 devices", n)
+	e.wantLogged(t, 1, "a privilege is missing", "missing=\"the host's network namespace\"")
+	if n := e.logged("level=warn"); n != 9 {
+		t.Errorf("%d warnings, want one for each of 8 devices and one for the namespace", n)
 	}
 }
 

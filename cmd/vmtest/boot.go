@@ -72,9 +72,9 @@ func (o *options) kernelModules() []string {
 
 // newGuestConfig tells the guest agent what the command line asked for.
 func newGuestConfig(opts *options, kernel kernel) (guestConfig, error) {
-	dir, err := os.Getwd()
+	dir, err := opts.workingDir()
 	if err != nil {
-		return guestConfig{}, fmt.Errorf("working directory: %w", err)
+		return guestConfig{}, err
 	}
 	config := guestConfig{
 		Command:  opts.command,
@@ -83,6 +83,7 @@ func newGuestConfig(opts *options, kernel kernel) (guestConfig, error) {
 		Release:  kernel.release,
 		Devices:  opts.devices,
 		Modprobe: opts.topology.modules,
+		Systemd:  opts.systemd,
 	}
 	for i, share := range opts.shares {
 		config.Shares = append(config.Shares, guestShare{Tag: fmt.Sprintf("share%d", i), Path: share})
@@ -116,6 +117,8 @@ func runVM(ctx context.Context, opts *options, kernel kernel, shares []guestShar
 	config := qemuConfig{
 		kernelImage: kernel.image(),
 		modulesDir:  kernel.modulesDir(),
+		root:        opts.root,
+		kernelArgs:  opts.systemdArgs(),
 		memory:      opts.memory,
 		topology:    opts.topology,
 		forwards:    opts.forwards,

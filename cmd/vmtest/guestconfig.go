@@ -30,6 +30,8 @@ type guestConfig struct {
 	Shares   []guestShare  `json:"shares"`
 	Modprobe []string      `json:"modprobe"`
 	Modules  []guestModule `json:"modules"`
+	// Systemd: the first process is systemd, which has mounted what it wants.
+	Systemd bool `json:"systemd"`
 }
 
 // guestShare is a writable directory of the machine.

@@ -58,7 +58,10 @@ func setLimits(guestConfig) error {
 }
 
 // mountKernelFiles mounts what init has left out.
-func mountKernelFiles(guestConfig) error {
+func mountKernelFiles(config guestConfig) error {
+	if config.Systemd {
+		return nil
+	}
 	mounts := []struct{ kind, target, options string }{
 		{"devpts", "/dev/pts", "gid=5,mode=620,ptmxmode=666"},
 		{"tmpfs", "/dev/shm", "mode=1777"},

@@ -15,6 +15,7 @@ import (
 
 func TestQemuArgs(t *testing.T) {
 	config := qemuConfig{
+		root:        "/",
 		kernelImage: "/k/vmlinux", modulesDir: "/k/modules", memory: "1G",
 		topology:  topology{qemu: []string{"-device", "intel-iommu"}, cmdline: []string{"intel_iommu=on"}},
 		forwards:  []forward{{18080, 8080}, {10479, 10479}},

@@ -34,6 +34,14 @@ mount -t tmpfs -o mode=755 tmpfs /newroot/run
 cp -r /vmtest /newroot/run/vmtest && cp /bin/busybox /newroot/run/vmtest ||
 	fail "cannot copy the guest agent"
 
+# systemd as the first process starts the guest agent itself.
+if [ -e /vmtest/vmtest.service ]; then
+	mkdir -p /newroot/run/systemd/system/multi-user.target.wants
+	cp /vmtest/vmtest.service /newroot/run/systemd/system/
+	ln -s ../vmtest.service /newroot/run/systemd/system/multi-user.target.wants/
+	exec switch_root /newroot /lib/systemd/systemd
+fi
+
 exec switch_root /newroot /run/vmtest/busybox sh -c '
 	/run/vmtest/vmtest-guest
 	echo "vmtest: init: the guest agent ended with status $?"

@@ -63,6 +63,7 @@ func (r *initramfs) write(ctx context.Context, file *os.File) error {
 	if err := r.addTestModules(archive); err != nil {
 		return err
 	}
+	r.addSystemd(archive)
 	if err := r.addConfig(archive); err != nil {
 		return err
 	}

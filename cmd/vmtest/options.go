@@ -24,6 +24,8 @@ type options struct {
 	forwards   []forward
 	modules    []moduleSpec
 	shares     []string // absolute directories
+	root       string   // absolute directory that is the VM's root
+	systemd    bool     // the root's systemd is the first process
 	env        []string // NAME=VALUE
 	kernel     string   // "stable" or "backports"
 	timeout    time.Duration
@@ -43,10 +45,11 @@ type moduleSpec struct {
 
 // rawFlags are the flags as kingpin delivers them.
 type rawFlags struct {
-	topology, cmdline, kernel, memory, consoleLog string
-	devices                                       int
-	timeout                                       time.Duration
-	forwards, modules, shares, env                []string
+	topology, cmdline, kernel, memory, consoleLog, root string
+	devices                                             int
+	timeout                                             time.Duration
+	systemd                                             bool
+	forwards, modules, shares, env                      []string
 }
 
 // parseOptions reads the command line. Every error is a usageError.
@@ -85,6 +88,8 @@ func parseFlags(args []string, raw *rawFlags) error {
 	app.Flag("forward", "Make the VM's TCP port reachable at 127.0.0.1 on this machine. Repeatable.").PlaceHolder("[HOSTPORT:]PORT").StringsVar(&raw.forwards)
 	app.Flag("module", "Build this kernel module and load it before the command. Repeatable.").PlaceHolder("DIR[:PARAM=VALUE,...]").StringsVar(&raw.modules)
 	app.Flag("share", "Directory of this machine that the VM may write. Repeatable.").PlaceHolder("DIR").StringsVar(&raw.shares)
+	app.Flag("root", "Directory that is the VM's root file system, rather than this machine's own.").Default("/").PlaceHolder("DIR").StringVar(&raw.root)
+	app.Flag("systemd", "Boot the root's systemd, and run the command as a service of it.").BoolVar(&raw.systemd)
 	app.Flag("env", "Environment variable for the command. Repeatable.").PlaceHolder("NAME[=VALUE]").StringsVar(&raw.env)
 	app.Flag("kernel", "Debian kernel to boot.").Default(kernelStable).EnumVar(&raw.kernel, kernelStable, kernelBackports)
 	app.Flag("timeout", "End the run after this time, with exit status 124.").Default("10m").DurationVar(&raw.timeout)
@@ -120,8 +125,10 @@ func (r *rawFlags) check() (*options, error) {
 	if opts.shares, err = parseAll("--share", r.shares, parseShare); err != nil {
 		return nil, err
 	}
-	opts.env, err = parseAll("--env", r.env, parseEnv)
-	return opts, err
+	if opts.env, err = parseAll("--env", r.env, parseEnv); err != nil {
+		return nil, err
+	}
+	return opts, r.checkRoot(opts)
 }
 
 // parseAll parses every value of a repeatable flag.

@@ -29,6 +29,7 @@ func TestParseOptions(t *testing.T) {
 		shares:   []string{dir},
 		modules:  []moduleSpec{{dir: dir, params: []string{"a=1", "b=0000:01:00.0+x"}}},
 		env:      []string{"A=b=c", "VMTEST_TEST=from caller"},
+		root:     "/",
 		command:  []string{"cmd", "--flag", "@file", "--", "x"},
 	}
 	if !reflect.DeepEqual(got, want) {
@@ -41,7 +42,7 @@ func TestParseOptionsDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := &options{devices: 1, kernel: kernelStable, timeout: 10 * time.Minute, memory: "2G", command: []string{"true"}}
+	want := &options{devices: 1, kernel: kernelStable, timeout: 10 * time.Minute, memory: "2G", root: "/", command: []string{"true"}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
@@ -53,20 +54,23 @@ func TestUsageErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	tests := map[string][]string{
-		"no command to run: give it after --":      {"--devices", "1"},
-		"unknown long flag '--nope'":               {"--nope", "--", "true"},
-		"--devices -1: must be between 0 and 64":   {"--devices=-1", "--", "true"},
-		"--devices 65: must be":                    {"--devices", "65", "--", "true"},
-		"--timeout 0s: must be positive":           {"--timeout", "0s", "--", "true"},
-		`memory size "lots"`:                       {"--memory", "lots", "--", "true"},
-		`--forward 0: "0" is not a TCP port`:       {"--forward", "0", "--", "true"},
-		`--forward 80:x: "x" is not a TCP port`:    {"--forward", "80:x", "--", "true"},
-		`--forward 70000: "70000" is not`:          {"--forward", "70000", "--", "true"},
-		"--module /nonexistent: stat /nonexistent": {"--module", "/nonexistent", "--", "true"},
-		`module parameter "x": must be NAME=VALUE`: {"--module", "/tmp:x", "--", "true"},
-		"--share /: the whole machine":             {"--share", "/", "--", "true"},
-		"--share " + file + ": not a directory":    {"--share", file, "--", "true"},
-		"--env =x: must be NAME":                   {"--env", "=x", "--", "true"},
+		"no command to run: give it after --":                                               {"--devices", "1"},
+		"unknown long flag '--nope'":                                                        {"--nope", "--", "true"},
+		"--devices -1: must be between 0 and 64":                                            {"--devices=-1", "--", "true"},
+		"--devices 65: must be":                                                             {"--devices", "65", "--", "true"},
+		"--timeout 0s: must be positive":                                                    {"--timeout", "0s", "--", "true"},
+		`memory size "lots"`:                                                                {"--memory", "lots", "--", "true"},
+		`--forward 0: "0" is not a TCP port`:                                                {"--forward", "0", "--", "true"},
+		`--forward 80:x: "x" is not a TCP port`:                                             {"--forward", "80:x", "--", "true"},
+		`--forward 70000: "70000" is not`:                                                   {"--forward", "70000", "--", "true"},
+		"--module /nonexistent: stat /nonexistent":                                          {"--module", "/nonexistent", "--", "true"},
+		`module parameter "x": must be NAME=VALUE`:                                          {"--module", "/tmp:x", "--", "true"},
+		"--share /: the whole machine":                                                      {"--share", "/", "--", "true"},
+		"--share " + file + ": not a directory":                                             {"--share", file, "--", "true"},
+		"--env =x: must be NAME":                                                            {"--env", "=x", "--", "true"},
+		"--root /nonexistent: stat /nonexistent":                                            {"--root", "/nonexistent", "--", "true"},
+		"--root " + file + ": not a directory":                                              {"--root", file, "--", "true"},
+		"--systemd: there is no /lib/systemd":                                               {"--systemd", "--root", t.TempDir(), "--", "true"},
 		`unknown topology "nope": neither a file nor one of flat, gdr, iommu, numa, switch`: {"--topology", "nope", "--", "true"},
 		"topology " + file + `: line 1: "what" is neither`:                                  {"--topology", file, "--", "true"},
 		"enum value must be one of stable,backports":                                        {"--kernel", "old", "--", "true"},

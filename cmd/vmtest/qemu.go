@@ -23,6 +23,8 @@ const firstInheritedFD = 3
 type qemuConfig struct {
 	kernelImage string
 	modulesDir  string
+	root        string
+	kernelArgs  []string
 	memory      string
 	topology    topology
 	forwards    []forward
@@ -49,7 +51,7 @@ func (c qemuConfig) args() []string {
 	args = append(args, serialPort(stdoutPort, c.stdout)...)
 	args = append(args, serialPort(stderrPort, c.stderr)...)
 	args = append(args, serialPort(controlPort, c.control)...)
-	args = append(args, export(rootTag, "/", true)...)
+	args = append(args, export(rootTag, c.root, true)...)
 	args = append(args, export(modulesTag, c.modulesDir, true)...)
 	for _, share := range c.shares {
 		args = append(args, export(share.Tag, share.Path, false)...)
@@ -67,7 +69,7 @@ func (c qemuConfig) cmdline() string {
 		"console=ttyS0", "panic=-1", "oops=panic",
 		"mitigations=off", "nowatchdog", "audit=0", "random.trust_cpu=on",
 	}
-	return strings.Join(slices.Concat(fixed, c.topology.cmdline), " ")
+	return strings.Join(slices.Concat(fixed, c.kernelArgs, c.topology.cmdline), " ")
 }
 
 func (c qemuConfig) hostForwards() string {

@@ -5,7 +5,6 @@ import (
 	"sync"
 
 	"gdr_exporter/collector/process"
-	"gdr_exporter/gpu"
 )
 
 // ProcessPart is the processes' share of a Snapshot: a unit per process that uses a
@@ -53,7 +52,7 @@ func join(rdma *RDMAPart, gpus *GPUPart) (users []process.User, joined bool) {
 	if rdma == nil || gpus == nil {
 		return nil, false
 	}
-	var devices, cards []process.Holder
+	var devices []process.Holder
 	for i := range rdma.Units {
 		unit := &rdma.Units[i]
 		if unit.Data == nil || !unit.Data.Usage.Owners.Known {
@@ -66,18 +65,8 @@ func join(rdma *RDMAPart, gpus *GPUPart) (users []process.User, joined bool) {
 		}
 		devices = append(devices, device)
 	}
-	for i := range gpus.Units {
-		reading := gpus.Units[i].Data
-		if reading == nil || reading.State != gpu.StateUp {
-			continue
-		}
-		for j := range reading.GPUs {
-			if card := &reading.GPUs[j]; card.PIDs.Known {
-				cards = append(cards, process.Holder{Name: card.Address, PIDs: card.PIDs.Value})
-			}
-		}
-	}
-	return process.Join(cards, devices), len(devices) > 0 && len(cards) > 0
+	cards, known := gpuHolders(gpus)
+	return process.Join(cards, devices), len(devices) > 0 && known
 }
 
 // ProcessState returns the processes; nil if they were not asked for or it cannot be

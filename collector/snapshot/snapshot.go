@@ -62,6 +62,10 @@ type Snapshot struct {
 	// Process holds the processes that use GPUs and RDMA devices; nil if they were
 	// not asked for, as by default.
 	Process *ProcessPart
+	// Pods holds which pods were given which devices, and Jobs whose processes are on
+	// the GPUs; nil if they were not asked for, as by default.
+	Pods *PodPart
+	Jobs *JobPart
 	// Expected is what the node should have; nil if verdicts were not asked for, or
 	// nothing is ever expected.
 	Expected *profile.Expectation
@@ -88,6 +92,8 @@ type Taker struct {
 	expect  func(*profile.Facts) profile.Expectation
 	process *processSource
 	kernel  KernelLog
+	pods    Pods
+	jobs    *jobSource
 }
 
 // New begins a Taker; the Builder's methods add what it reads.
@@ -197,14 +203,15 @@ func (t *Taker) Take(ctx context.Context, wanted func(collector string) bool) *S
 		return found
 	}
 	var reading, uses sync.WaitGroup // uses: of what says which processes there are
-	rdma := asks(CollectorRDMA)
+	// Pods are shown by GPU and RDMA device, and jobs by GPU.
+	rdma := asks(CollectorRDMA, CollectorPods)
 	if t.rdma != nil && rdma {
 		uses.Go(func() { s.RDMA = t.rdma.part(ctx) })
 	}
 	if t.devlink != nil && rdma {
 		reading.Go(func() { s.Devlink = t.devlink.part(ctx) })
 	}
-	if nvml := asks(CollectorGPU, CollectorNVLink, CollectorFabric); t.gpu != nil && nvml {
+	if nvml := asks(CollectorGPU, CollectorNVLink, CollectorFabric, CollectorPods, CollectorJobs); t.gpu != nil && nvml {
 		uses.Go(func() { s.GPU = t.gpu.part(ctx) })
 	}
 	if files := asks(CollectorDriver, CollectorPeermem, CollectorGPU); t.driver != nil && files {
@@ -224,6 +231,7 @@ func (t *Taker) Take(ctx context.Context, wanted func(collector string) bool) *S
 			s.Process = t.process.part(ctx, s.RDMA, s.GPU)
 		})
 	}
+	t.takeHolders(ctx, s, asks, &reading, &uses)
 	s.Asked[CollectorPath] = path
 	if t.host != nil && path {
 		reading.Go(func() { s.Host = t.host.part(ctx) })
@@ -288,6 +296,12 @@ func (t *Taker) Close() {
 	}
 	if t.process != nil {
 		t.process.close()
+	}
+	if t.pods != nil {
+		t.pods.Close()
+	}
+	if t.jobs != nil {
+		t.jobs.close()
 	}
 	if t.kernel != nil {
 		t.kernel.Close()

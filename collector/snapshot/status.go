@@ -57,6 +57,9 @@ func (s *Snapshot) Status() []Status {
 		status.Devices = slices.DeleteFunc(status.Devices, func(d DeviceStatus) bool { return d.StuckFor == 0 })
 		all = append(all, status)
 	}
+	if s.Jobs != nil {
+		all = append(all, s.Jobs.status(CollectorJobs))
+	}
 	if s.Host != nil {
 		all = append(all, s.Host.status(CollectorPath))
 	}

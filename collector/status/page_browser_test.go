@@ -365,6 +365,7 @@ func TestBrowserRunbooks(t *testing.T) {
 	for name, write := range map[string]func(w io.Writer) error{
 		"runbooks": page.WriteRunbooks,
 		"runbook":  func(w io.Writer) error { _, err := page.WriteRunbook(w, "path_staged"); return err },
+		"alert":    func(w io.Writer) error { _, err := page.WriteRunbook(w, "GDRPathStaged"); return err },
 	} {
 		url := serve(t, func(w http.ResponseWriter) error { return write(w) })
 		b.visit(url, 390, true)

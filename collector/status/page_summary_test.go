@@ -8,11 +8,13 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"gdr_exporter/collector/diagnosis"
 	"gdr_exporter/collector/host"
 	"gdr_exporter/collector/snapshot"
 	"gdr_exporter/collector/sysread"
+	"gdr_exporter/deploy/runbooks"
 )
 
 // TestCapturedPages: the first thing that is said of each embedded node answers
@@ -142,7 +144,33 @@ func TestRunbooks(t *testing.T) {
 			t.Errorf("%s: %s", rule.ID, text(b.String()))
 		}
 	}
+	alerts := 0
+	for _, name := range runbooks.Names() {
+		var b bytes.Buffer
+		if found, err := p.WriteRunbook(&b, name); !found || err != nil {
+			t.Fatalf("%s: %v, %v", name, found, err)
+		}
+		checkHTML(t, b.String())
+		want(t, b.String(), "What it means", "What the job feels", "How to confirm it by hand", "How to fix it", "When to ignore it")
+		if alert := unicode.IsUpper(rune(name[0])); alert == strings.Contains(b.String(), "On this node") || !strings.Contains(index.String(), `href="`+RunbookRoot+name+`"`) {
+			t.Errorf("%s is an alert: %v", name, alert)
+		} else if alert {
+			alerts++
+		}
+	}
+	if len(alertNames()) != alerts || alerts < 40 {
+		t.Errorf("%d alerts, of %d it is known", alerts, len(alertNames()))
+	}
 	var b bytes.Buffer
+	if found, err := p.WriteRunbook(&b, "GDRDataCorruption"); !found || err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []string{`<a href="/runbooks/data_corruption">`, `<code>gdr_exporter ctl quiesce</code>`} {
+		if !strings.Contains(b.String(), part) {
+			t.Errorf("without %s: %s", part, b.String())
+		}
+	}
+	b.Reset()
 	if found, err := p.WriteRunbook(&b, "no_such<script>"); found || err != nil || b.Len() > 0 {
 		t.Errorf("%v, %v, %s", found, err, b.String())
 	}

@@ -26,8 +26,10 @@ type GPU struct {
 	ComputeMode                                nvml.ComputeMode
 	MIG                                        int
 	Persistence                                nvml.EnableState
-	Processes                                  int   // their number; ids are 0
-	PIDs                                       []int // their ids, in place of Processes
+	Minor                                      int      // of /dev/nvidiaN
+	Instances                                  []string // UUIDs of MIG instances by their place; "" for a free one
+	Processes                                  int      // their number; ids are 0
+	PIDs                                       []int    // their ids, in place of Processes
 	Utilization                                nvml.Utilization
 	Links                                      []Link
 	Fabric                                     nvml.GpuFabricInfo_v3
@@ -135,6 +137,8 @@ func newDevice(m *Machine, index int, g *GPU) *device {
 		return list
 	})
 	d.GetUtilizationRatesFunc = answer(d, "nvmlDeviceGetUtilizationRates", func(g *GPU) nvml.Utilization { return g.Utilization })
+	d.GetMinorNumberFunc = answer(d, "nvmlDeviceGetMinorNumber", func(g *GPU) int { return g.Minor })
+	d.GetMaxMigDeviceCountFunc = answer(d, "nvmlDeviceGetMaxMigDeviceCount", func(g *GPU) int { return len(g.Instances) })
 	d.GetSupportedEventTypesFunc = answer(d, "nvmlDeviceGetSupportedEventTypes", func(g *GPU) uint64 { return g.EventTypes })
 	d.stubLinks()
 	return d
@@ -237,6 +241,22 @@ func (d *device) GetTopologyCommonAncestor(peer gpu.Device) (nvml.GpuTopologyLev
 		return nvml.TOPOLOGY_SYSTEM, nvml.SUCCESS
 	}
 	return d.machine.Ancestor(d.index, peer.(*device).index), nvml.SUCCESS
+}
+
+// GetMigDeviceHandleByIndex returns a device that knows no more than its UUID.
+func (d *device) GetMigDeviceHandleByIndex(index int) (gpu.Device, nvml.Return) {
+	uuids, ret := answer(d, "nvmlDeviceGetMigDeviceHandleByIndex", func(g *GPU) []string { return g.Instances })()
+	switch {
+	case ret != nvml.SUCCESS:
+		return nil, ret
+	case index >= len(uuids):
+		return nil, nvml.ERROR_INVALID_ARGUMENT
+	case uuids[index] == "":
+		return nil, nvml.ERROR_NOT_FOUND
+	}
+	instance := &device{&mock.Device{}, d.machine, d.gpu, d.index, d.session}
+	instance.GetUUIDFunc = answer(d, "nvmlDeviceGetUUID", func(*GPU) string { return uuids[index] })
+	return instance, nvml.SUCCESS
 }
 
 func (d *device) RegisterEvents(types uint64, _ gpu.EventSet) nvml.Return {

@@ -165,6 +165,15 @@ func (d *playedDevice) GetPciInfo() (nvml.PciInfo, nvml.Return) { return d.pciIn
 func (d *playedDevice) GetUUID() (string, nvml.Return)          { return asked[string](d, "GetUUID") }
 func (d *playedDevice) GetName() (string, nvml.Return)          { return asked[string](d, "GetName") }
 
+// Who holds GPUs is no part of a recording: see gpu.Options.Holders.
+
+func (*playedDevice) GetMinorNumber() (int, nvml.Return)       { return 0, nvml.ERROR_NOT_SUPPORTED }
+func (*playedDevice) GetMaxMigDeviceCount() (int, nvml.Return) { return 0, nvml.ERROR_NOT_SUPPORTED }
+
+func (*playedDevice) GetMigDeviceHandleByIndex(int) (gpu.Device, nvml.Return) {
+	return nil, nvml.ERROR_NOT_SUPPORTED
+}
+
 func (d *playedDevice) GetVbiosVersion() (string, nvml.Return) {
 	return asked[string](d, "GetVbiosVersion")
 }

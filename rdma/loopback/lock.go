@@ -28,9 +28,15 @@ func TryLock(path string) (*Lock, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("lock: %w", err)
 	}
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	// The directory may be an unprivileged daemon's and this process root: what is
+	// written here and given away must be no link to a file elsewhere.
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock: %w", err)
+	}
+	if err := own(file); err != nil {
+		file.Close()
+		return nil, fmt.Errorf("lock: %s: %w", path, err)
 	}
 	err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
@@ -45,6 +51,29 @@ func TryLock(path string) (*Lock, error) {
 		_, _ = file.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
 	}
 	return &Lock{file}, nil
+}
+
+// own makes sure that the file is a lock and nothing else, and leaves one that root
+// has made to the owner of the directory: a daemon with an account of its own could
+// otherwise never take the lock again after a run that root made by hand.
+func own(file *os.File) error {
+	var own, dir unix.Stat_t
+	if err := unix.Fstat(int(file.Fd()), &own); err != nil {
+		return err
+	}
+	if own.Mode&unix.S_IFMT != unix.S_IFREG || own.Nlink > 1 {
+		return errors.New("is no plain file of one name")
+	}
+	if os.Geteuid() != 0 || own.Uid != 0 {
+		return nil
+	}
+	if err := unix.Stat(filepath.Dir(file.Name()), &dir); err != nil {
+		return err
+	}
+	if dir.Uid == 0 {
+		return nil
+	}
+	return file.Chown(int(dir.Uid), int(dir.Gid))
 }
 
 // holder says which process wrote the file, as far as is known.
