@@ -183,6 +183,13 @@ var tableRows = []row{
 			s.full(func(r *loopback.Result) { slowly(r); ratio(r, loopback.PathStaged, 0.45) })
 		}),
 		state: StateDegraded, evidence: EvidenceMeasured, finds: []string{idDegraded, idNoBenefit}},
+	{name: "no faster than staged, and within the limits that it is judged by", of: "table",
+		steps: one(func(s *scene) {
+			s.full(func(r *loopback.Result) { ratio(r, loopback.PathGPU, 0.8); ratio(r, loopback.PathStaged, 0.8) })
+			c := s.pair().Full
+			c.Judgement = loopback.Judge(&c.Result, true, loopback.Limits{Direct: 0.5, Far: 0.5})
+		}),
+		state: StateDirect, evidence: EvidenceMeasured, finds: []string{idDecline}, clears: []string{idDegraded, idNoBenefit}},
 	{name: "completion status 4", of: "table, case 60",
 		steps: one(func(s *scene) { s.full(statusFailure(loopback.LocalProtection)) }),
 		state: StateStaged, evidence: EvidenceMeasured, cause: idP2PBlocked, finds: []string{idStaged, idP2PBlocked}},
