@@ -82,7 +82,8 @@ func newHandler(config Config) *Handler {
 		views: []view{
 			asked("rdma", rdma.show), asked("gpu", showGPU), asked("nvlink", showNVLink), asked("fabric", showFabric), asked("driver", showDriver),
 			asked("peermem", showPeermem), asked("affinity", showAffinity), asked("pcie", showPCIe), asked("probe", showProbe), asked("kmsg", showKernelLog),
-			asked("process", showProcess), asked("pods", showPods), asked("jobs", showJobs), asked("path", showExpected), scrapeView,
+			asked("process", showProcess), asked("pods", showPods), asked("jobs", showJobs), asked("path", showExpected),
+			asked("peer", showPeer), scrapeView,
 		},
 		options: promhttp.HandlerOpts{
 			ErrorHandling:      promhttp.ContinueOnError,

@@ -30,6 +30,7 @@ var Collectors = []Info{
 	{"nvlink", "NVLink", true},
 	{"path", "verdicts on every GPU-NIC path, and findings; reads what all collectors that are switched on read", true},
 	{"pcie", "PCIe links and errors", true},
+	{"peer", "the paths to other nodes, as sessions with them measure; nothing without --peer.enabled", true},
 	{"peermem", "the peer memory module, nvidia-peermem", true},
 	{"pods", "which pods were given which GPUs and RDMA devices, from the kubelet", true},
 	{"probe", "the GPUDirect RDMA measurement", true},

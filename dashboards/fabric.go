@@ -23,6 +23,7 @@ func fabric() board {
 		},
 		rows: []row{
 			{"Ports now", fabricNow()},
+			{"Peers", fabricPeers()},
 			{"Traffic, without the probe's own", fabricTraffic()},
 			{"Congestion", fabricCongestion()},
 			{"Retransmissions", fabricRetransmissions()},

@@ -35,6 +35,7 @@ func fleet() board {
 		rows: []row{
 			{"Are all paths direct?", fleetNow()},
 			{"Worst nodes and pairs", fleetWorst()},
+			{"Peers", fleetPeers()},
 			{"Trend", fleetTrend()},
 			{"Why", fleetWhy()},
 			{"Versions, outliers first", fleetVersions()},

@@ -159,7 +159,11 @@ func checkColumns(t *testing.T, where string, p *panel) {
 		return
 	}
 	for _, q := range p.Targets {
-		by, is := parsed(t, where, q.Expr).(*parser.AggregateExpr)
+		expr := parsed(t, where, q.Expr)
+		if sorted, is := expr.(*parser.Call); is && strings.HasPrefix(sorted.Func.Name, "sort") {
+			expr = sorted.Args[0]
+		}
+		by, is := expr.(*parser.AggregateExpr)
 		if !is {
 			continue
 		}

@@ -38,6 +38,7 @@ func node() board {
 			{"Would libraries use it?", nodeLibraries()},
 			{"Peer memory, dma-buf and driver", nodePeermem()},
 			{"Ports", nodePorts()},
+			{"Peers", nodePeers()},
 			{"NVLink", nodeNVLink()},
 			{"PCIe", nodePCIe()},
 			{"GPUs", nodeGPUs()},

@@ -24,7 +24,9 @@ const noGrowth = "only counters that grow are shown, and no replay has these err
 // silent are queries without data, with the reason, by dashboard/panel/query. Everything
 // else must have some, with what package scene serves.
 var silent = map[string]string{
-	"gdr-node/PCIe errors (AER)/B":            noGrowth,
+	"gdr-node/PCIe errors (AER)/B":                                     noGrowth,
+	"gdr-rdma-fabric/Lowest rate of rails, share of the port's rate/A": "the page with peers has no ports",
+
 	"gdr-rdma-fabric/Errors within an hour/C": noGrowth,
 	"gdr-rdma-fabric/Errors within an hour/D": noGrowth,
 	"gdr-rdma-fabric/Errors within an hour/E": noGrowth,
@@ -52,6 +54,7 @@ var quiet = map[string]string{
 	"NVLinkFabricStuck": noSuchCase, "NVLinkFabricUnhealthy": noSuchCase, "GDRDataCorruption": noSuchCase, "GDRPathDecline": noSuchCase,
 	"GDRLibraryRefuses": noSuchCase, "GDRUCXRefuses": noSuchCase, "GDRLiveStaging": noSuchCase, "GDRPeermemMissing": noSuchCase,
 	"PCIeAERUncorrectable": noSuchCase, "PCIeAERCorrectable": noSuchCase, "PCIeReplays": noSuchCase, "PCIeIOMMUTranslates": noSuchCase,
+	"GDRPeerNodeBad": needsMany, "GDRPeerRailBad": needsMany, "GDRPeerListsDiffer": needsMany, "GDRPeerUnmeasured": needsPast, "GDRPeerAsymmetric": noSuchCase,
 	"KernelInterconnectErrors": needsPast, "RDMAPortRateLow": needsPast, "RDMAPortNoSubnetManager": noSuchCase, "RDMACongestion": noSuchCase, "RDMARetransmissions": noSuchCase,
 }
 

@@ -65,6 +65,7 @@ func (p *grid) build(b *board) (dashboard.Panel, error) {
 	if len(p.queries) == 1 { // the columns, and no other label
 		p.queries[0].expr = "max by (" + strings.Join(p.labels(), ", ") + ") (" + p.queries[0].expr + ")"
 	}
+	p.order()
 	builder := gtable.NewPanelBuilder().ShowHeader(true).CellHeight(common.TableCellHeightSm).Thresholds(p.steps()).Filterable(len(p.columns) <= 8 && p.w > columns/3).MinWidth(narrow)
 	if p.tall {
 		builder = builder.CellHeight(common.TableCellHeightLg)
@@ -90,6 +91,20 @@ func (p *grid) build(b *board) (dashboard.Panel, error) {
 		})
 	}
 	return p.finishTable(b, builder)
+}
+
+// order has Prometheus sort what the table is sorted by, if it is the first query: rows
+// come in its order where the table itself does not sort.
+func (p *grid) order() {
+	for i := range p.columns {
+		if c := &p.columns[i]; c.title == p.sort && c.label == "" && c.query == 0 {
+			sort := "sort"
+			if p.down {
+				sort = "sort_desc"
+			}
+			p.queries[0].expr = sort + "(" + p.queries[0].expr + ")"
+		}
+	}
 }
 
 // labels are those of the columns.

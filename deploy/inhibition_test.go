@@ -162,6 +162,12 @@ func TestHeldBack(t *testing.T) {
 		{"wrong data in the midst of it", []string{"GDRManyNodesStaged", "GDRManyNodesDegraded", "GPULost node=a gpu_address=g", "RDMAPortDown node=a device=m0 port=1", "GDRDataCorruption node=a device=m0 gpu_address=g"},
 			[]string{"GDRDataCorruption a", "GDRManyNodesDegraded", "GDRManyNodesStaged", "GPULost a", "RDMAPortDown a"}},
 		{"staged, beside all that is less", []string{"GDRPathStaged node=a", "GPULost node=a gpu_address=g", "RDMANICMissing node=a", "GDRManyNodesDegraded"}, []string{"GDRManyNodesDegraded", "GDRPathStaged a", "GPULost a", "RDMANICMissing a"}},
+		{"a switch, and its rail", []string{"RDMAManyPortsDown", "GDRPeerRailBad rail=r1", "GDRPeerNodeBad node=a peer=a", "GDRPeerPathBad node=b from=b peer=c"}, []string{"RDMAManyPortsDown"}},
+		{"a rail before nodes and pairs", []string{"GDRPeerRailBad rail=r1", "GDRPeerNodeBad node=a peer=a", "GDRPeerNodeBad node=b peer=b", "GDRPeerAsymmetric node=c from=c peer=d", "GDRPeerUnmeasured node=c"}, []string{"GDRPeerRailBad", "GDRPeerUnmeasured c"}},
+		{"a port before its node, and another pair", []string{"RDMAPortDown node=a device=m0 port=1", "GDRPeerNodeBad node=a peer=A", "GDRPeerPathBad node=a from=A peer=B", "GDRPeerPathBad node=c from=C peer=D"}, []string{"GDRPeerPathBad c", "RDMAPortDown a"}},
+		{"a node before its pairs, from both sides", []string{"GDRPeerNodeBad node=a peer=A", "GDRPeerAsymmetric node=a from=A peer=B", "GDRPeerAsymmetric node=b from=B peer=A", "GDRPeerPathBad node=b from=B peer=C"}, []string{"GDRPeerNodeBad a", "GDRPeerPathBad b"}},
+		{"slower one way", []string{"GDRPeerAsymmetric node=a from=A peer=B device=m0 peer_device=m0 slower=write", "GDRPeerPathBad node=a from=A peer=B", "GDRPeerPathBad node=a from=A peer=C"}, []string{"GDRPeerAsymmetric a", "GDRPeerPathBad a"}},
+		{"wrong data between nodes", []string{"RDMAManyPortsDown", "GDRPeerRailBad rail=r1", "GDRPeerNodeBad node=a peer=A", "GDRPeerCorrupt node=a"}, []string{"GDRPeerCorrupt a", "RDMAManyPortsDown"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			cluster := fmt.Sprintf("c%d", i)

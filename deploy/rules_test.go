@@ -78,7 +78,7 @@ const (
 )
 
 // paging are the alerts that wake somebody.
-var paging = []string{"GDRDataCorruption", "GDRPathStaged", "GDRManyNodesStaged", "GDRManyNodesDegraded", "RDMAManyPortsDown"}
+var paging = []string{"GDRDataCorruption", "GDRPeerCorrupt", "GDRPathStaged", "GDRManyNodesStaged", "GDRManyNodesDegraded", "RDMAManyPortsDown"}
 
 // notQuiesced are alerts that do not look at quiesced nodes themselves, with the reason.
 var notQuiesced = map[string]string{
@@ -89,6 +89,8 @@ var notQuiesced = map[string]string{
 	"GDRManyNodesDegraded":   "its recording rule leaves them out",
 	"RDMAManyPortsDown":      "its recording rule leaves them out",
 	"GDRManyPathsUnverified": "a quiesce ends after 12 hours, it looks at a day",
+	"GDRPeerRailBad":         "a rail is of most nodes",
+	"GDRPeerListsDiffer":     "lists and options are files, which are wrong all the same",
 }
 
 // TestConventions: severity, scope and annotations of each alert.
@@ -274,7 +276,7 @@ func TestInhibition(t *testing.T) {
 				t.Errorf("%s is no alert", name)
 			}
 		}
-		if slices.Contains(targets, "GDRDataCorruption") || slices.Contains(targets, "GDRPathStaged") && !slices.Equal(sources, []string{"GDRManyNodesStaged"}) {
+		if slices.Contains(targets, "GDRDataCorruption") || slices.Contains(targets, "GDRPeerCorrupt") || slices.Contains(targets, "GDRPathStaged") && !slices.Equal(sources, []string{"GDRManyNodesStaged"}) {
 			t.Errorf("%v holds back %v", sources, targets)
 		}
 		if len(r.Equal) == 0 || r.Equal[0] != "cluster" {

@@ -20,6 +20,7 @@ import (
 	"gdr_exporter/collector/status"
 	"gdr_exporter/gpu"
 	"gdr_exporter/rdma/loopback/prober"
+	"gdr_exporter/rdma/peer"
 )
 
 const checkHelp = "Inspect this node once: GPUs, NICs, driver and modules, ports, topology, NVLink, the host's wiring, what libraries would do, and what was measured. " +
@@ -35,6 +36,7 @@ type checkConfig struct {
 	output, failOn, color string
 	probe                 bool
 	timeout               time.Duration
+	peers                 []string // nodes to measure with
 }
 
 // checkFlags adds the command check.
@@ -43,6 +45,7 @@ func checkFlags(app *kingpin.Application, c *config) {
 	command := app.Command("check", checkHelp)
 	command.Flag("output", "Form of the output: table, json or junit.").Default("table").EnumVar(&x.output, "table", "json", "junit")
 	command.Flag("probe", "Measure the pairs now: by the running exporter if one answers at --control.socket, else in processes of its own.").BoolVar(&x.probe)
+	command.Flag("peer", "Measure the path to another node's exporter now, as gdr_exporter peer does; may be repeated.").PlaceHolder("HOST").StringsVar(&x.peers)
 	command.Flag("timeout", "Longest it may take; what is not known by then is not judged.").Default("30s").DurationVar(&x.timeout)
 	command.Flag("fail-on", "Least severity at which the exit code is not 0: warning or critical. What is not judged is 3 with either.").
 		Default("warning").EnumVar(&x.failOn, "warning", "critical")
@@ -117,8 +120,12 @@ func (c *config) validateCheck() error {
 		return usagef("check needs the collector path, which --no-collector.path switches off")
 	case c.check.probe && c.replay != nil:
 		return usagef("--probe: a replay has nothing to measure")
+	case len(c.check.peers) > 0 && c.replay != nil:
+		return usagef("--peer: a replay has nothing to measure")
 	case c.check.probe && !c.reads(snapshot.CollectorProbe):
 		return usagef("--probe needs the collector probe, which --no-collector.probe switches off")
+	case len(c.check.peers) > 0:
+		return c.validateHosts(c.check.peers)
 	}
 	return nil
 }
@@ -149,6 +156,8 @@ type inspection struct {
 	results    *prober.Status     // nil: there are none
 	from       string
 	tried      *status.Attempts
+	peers      *peer.Status // what the running exporter knows; nil: nothing
+	met        []status.PeerReport
 	unfinished []string
 }
 
@@ -190,9 +199,11 @@ func (c *config) inspect(signals context.Context, progress *progress) (*status.C
 	progress.show("looking at this node")
 	x.look(ctx)
 	x.findResults(ctx)
+	x.peers = c.knownPeers(ctx)
 	if c.check.probe {
 		x.measure(ctx)
 	}
+	x.meetPeers(ctx)
 	d := x.diagnose()
 	for range checkLooks - 1 {
 		due, pending := x.engine.Pending()
@@ -211,8 +222,22 @@ func (c *config) inspect(signals context.Context, progress *progress) (*status.C
 		return nil, errInterrupted
 	}
 	return status.NewCheck(x.snapshot, d, status.CheckOptions{
-		Version: version.Version, Replay: c.replay.sentence(), Results: x.from, Tried: x.tried, FailOn: status.CheckStatus(c.check.failOn), Unfinished: x.unfinished,
+		Version: version.Version, Replay: c.replay.sentence(), Results: x.from, Tried: x.tried, Met: x.met, FailOn: status.CheckStatus(c.check.failOn), Unfinished: x.unfinished,
 	}), nil
+}
+
+// meetPeers measures with the nodes that the command line names.
+func (x *inspection) meetPeers(ctx context.Context) {
+	if len(x.config.check.peers) == 0 {
+		return
+	}
+	host := newPeerHost(newProberHost(x.config, x.config.schedule.pairs.choice(), x.taker, x.nvml))
+	host.look(ctx)
+	x.config.peerCommand.memories = "host,gpu" // through copies says nothing more of the path
+	for _, target := range x.config.check.peers {
+		x.progress.show("measuring the path to " + target)
+		x.met = append(x.met, x.config.meet(ctx, host, target))
+	}
 }
 
 // look reads everything, for as long as a scrape would and not beyond the time.
@@ -225,7 +250,7 @@ func (x *inspection) look(ctx context.Context) {
 // diagnose says what the last look and the results mean.
 func (x *inspection) diagnose() *diagnosis.Diagnosis {
 	with := *x.snapshot
-	with.Prober = x.results
+	with.Prober, with.Peer = x.results, x.peers
 	x.snapshot = &with
 	return x.engine.Diagnose(x.snapshot)
 }

@@ -17,6 +17,7 @@ import (
 	"gdr_exporter/collector/capture"
 	"gdr_exporter/collector/status"
 	"gdr_exporter/rdma/loopback/prober"
+	"gdr_exporter/rdma/peer"
 )
 
 // measurer is the prober as the control uses it.
@@ -38,10 +39,12 @@ const (
 	pathResults = "/api/v1/results"
 
 	pathFindings = "/api/v1/findings"
+
+	pathPeerResults = "/api/v1/peers/results"
 )
 
 // controlPaths are all paths of the control.
-var controlPaths = []string{pathProbe, pathQuiesce, pathResume, pathForget, pathControl, pathResults, pathFindings}
+var controlPaths = []string{pathProbe, pathQuiesce, pathResume, pathForget, pathControl, pathResults, pathFindings, pathPeerResults}
 
 // control is what commands from outside do with the daemon.
 type control struct {
@@ -51,6 +54,8 @@ type control struct {
 	forgetLearned func(gpu, device string) int
 	// document is what the status page shows.
 	document func(ctx context.Context) *status.Document
+	// peers is what is known of the paths to other nodes, nil if they are not measured.
+	peers func() *peer.Status
 	// restart says what restart is wanted, and what keeps it back; "" for none.
 	restart func() (reason, blocked string)
 	// off is why nothing is ever measured, "" if it is.
@@ -76,6 +81,8 @@ var endpoints = map[string]endpoint{
 	pathResults: {http.MethodGet, nil, (*control).results},
 
 	pathFindings: {http.MethodGet, nil, (*control).findings},
+
+	pathPeerResults: {http.MethodGet, nil, (*control).peerResults},
 }
 
 // apiError is an error with the code of its answer.

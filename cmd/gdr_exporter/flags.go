@@ -65,11 +65,13 @@ type config struct {
 	stateDir, socket string
 	lifecycle        bool
 
-	capture  captureConfig
-	check    checkConfig
-	ncclLog  ncclLogConfig
-	replayOf string
-	replay   *replay // nil: this host is read
+	capture     captureConfig
+	check       checkConfig
+	peer        peerConfig
+	peerCommand peerCommand
+	ncclLog     ncclLogConfig
+	replayOf    string
+	replay      *replay // nil: this host is read
 }
 
 const description = "Prometheus exporter for the health of RDMA and GPU interconnects.\n\n" +
@@ -105,6 +107,8 @@ func dispatch(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 			return topo(ctx, c, stdout, stderr)
 		case "probe":
 			return probe(ctx, c, stdout, stderr)
+		case "peer":
+			return peerOnce(ctx, c, stdout, stderr)
 		case "nccl-log":
 			return ncclLog(ctx, c, stdout, stderr)
 		case isolate.ChildCommand:
@@ -132,6 +136,7 @@ func newApp() (*kingpin.Application, *config) {
 	checkFlags(app, c)
 	topoFlags(app, c)
 	probeFlags(app, c)
+	peerCommandFlags(app, c)
 	captureFlags(app, c)
 	ncclLogFlags(app, c)
 	childFlags(app)
@@ -142,6 +147,7 @@ func newApp() (*kingpin.Application, *config) {
 	gpuFlags(app, c)
 	scheduleFlags(app, c)
 	controlFlags(app, c)
+	peerFlags(app, c)
 	profileFlags(app, c)
 	verdictFlags(app, c)
 	holderFlags(app, c)
@@ -246,7 +252,7 @@ func (c *config) validateServe() error {
 			return usagef("--web.enable-lifecycle: %w", err)
 		}
 	}
-	return nil
+	return c.validatePeers()
 }
 
 // validatePaths checks what the user gave. Of the driver's roots that the defaults

@@ -23,6 +23,8 @@ func (d *daemon) routePages(mux *http.ServeMux) {
 	mux.HandleFunc("GET /{$}", d.serveStatus)
 	mux.HandleFunc("GET "+pathStatus, d.serveStatusJSON)
 	mux.HandleFunc("GET "+pathSchema, d.serveSchema)
+	mux.HandleFunc("GET "+pathPeers, d.servePeers)
+	mux.HandleFunc("GET "+pathPeersSchema, d.servePeersSchema)
 	mux.HandleFunc("GET "+status.RunbookRoot+"{$}", d.serveRunbooks)
 	mux.HandleFunc("GET "+status.RunbookRoot+"{rule}", d.serveRunbook)
 }

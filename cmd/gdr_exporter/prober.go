@@ -20,6 +20,7 @@ import (
 	"gdr_exporter/rdma/loopback"
 	"gdr_exporter/rdma/loopback/isolate"
 	"gdr_exporter/rdma/loopback/prober"
+	"gdr_exporter/rdma/peer"
 )
 
 // scheduler is the prober as the daemon uses it.
@@ -178,6 +179,7 @@ func (d *daemon) addControl(nvml *gpu.Reader) {
 	}
 	d.control = &control{
 		prober: d.prober, forgetLearned: d.book.Forget, quiet: d.quiet, restart: d.restarter.state, off: d.measuringOff(), logger: logger, stopping: d.waiting,
+		peers:    func() *peer.Status { return d.peers.status() },
 		document: func(ctx context.Context) *status.Document { page := d.page(ctx); return page.Document() },
 	}
 }

@@ -283,7 +283,7 @@ func (d *daemon) restart(ctx context.Context, servers *servers) error {
 	if !wanted {
 		return errStay
 	}
-	if hangs := d.quitProber(ctx); hangs != "" {
+	if hangs := d.quitMeasuring(ctx); hangs != "" {
 		d.restarter.block(c, reason, hangs)
 		return errStay
 	}
@@ -311,6 +311,21 @@ func (d *daemon) quitProber(ctx context.Context) (hangs string) {
 	}
 	if hangs = d.probeHangs(ctx); hangs != "" {
 		d.startProber()
+	}
+	return hangs
+}
+
+// quitMeasuring is quitProber, with sessions with other nodes before it.
+func (d *daemon) quitMeasuring(ctx context.Context) (hangs string) {
+	if d.peers == nil {
+		return d.quitProber(ctx)
+	}
+	if !d.peers.stop() {
+		d.peers.whenEnded(d.restartPeers)
+		return errPeersHang
+	}
+	if hangs = d.quitProber(ctx); hangs != "" {
+		d.restartPeers()
 	}
 	return hangs
 }

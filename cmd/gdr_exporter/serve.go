@@ -22,6 +22,7 @@ import (
 	"gdr_exporter/collector/snapshot"
 	"gdr_exporter/collector/status"
 	"gdr_exporter/rdma/loopback/prober"
+	"gdr_exporter/rdma/peer"
 )
 
 // How long a stop may take: a running scrape gets grace to end by itself, then
@@ -51,6 +52,7 @@ type daemon struct {
 	endsLate      <-chan struct{} // proberEnded, if the prober was told to end for nothing
 	unlockState   func()
 	quiet         *quiet
+	peers         *peers // nil: paths to other nodes are not measured
 	control       *control
 	controlSocket *controlSocket
 
@@ -76,7 +78,12 @@ func serve(ctx context.Context, c *config, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	peerListener, err := c.peer.listenPeers()
+	if err != nil {
+		return err
+	}
 	d := newDaemon(c, newLogger(c.logLevel, c.logFormat, stderr), from)
+	d.addPeers()
 	if c.replay == nil {
 		d.quiet.carryOn(ctx, d.prober.Status().QuiescedUntil)
 	}
@@ -90,6 +97,9 @@ func serve(ctx context.Context, c *config, stderr io.Writer) error {
 	}
 	d.logger.Info("started", zap.String("version", version.Version))
 	d.startProber()
+	if err := d.peers.start(peerListener); err != nil {
+		return err
+	}
 	go d.first()
 	return d.run(ctx, servers)
 }
@@ -101,9 +111,11 @@ func (d *daemon) run(ctx context.Context, servers *servers) error {
 		if errors.Is(err, errRestart) {
 			err = d.restart(ctx, servers)
 		} else if err == nil {
-			d.endProber() // its run ends while scrapes do
+			d.endProber() // its run ends while scrapes do, as do sessions with other nodes
+			go d.peers.stop()
 			err = d.stop(servers)
 			d.stopProber(context.Background())
+			d.peers.stop()
 		}
 		if errors.Is(err, errStay) {
 			continue
@@ -136,6 +148,7 @@ func newDaemon(c *config, logger *zap.Logger, from *heritage) *daemon {
 	c.addHost(builder, o)
 	d.expects(builder)
 	builder.Prober(func() *prober.Status { return d.prober.Status() })
+	builder.Peer(func() *peer.Status { return d.peers.status() })
 	d.taker = builder.Taker()
 	if c.replay != nil {
 		d.openBook("")

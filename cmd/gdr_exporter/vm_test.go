@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"gdr_exporter/cmd/vmtest/node"
 )
 
 // Names in the environment of the tests that run inside the virtual machine.
@@ -26,6 +28,8 @@ type kernelBoot struct {
 	pkg   string   // package of the tests, below gdr_exporter/; "" for this one
 	flags []string // of vmtest
 	tests []string // what follows TestInKernel
+	nodes int      // that the tests run in at once; 0: one virtual machine
+	time  string   // the longest it may take; "": 8m
 	// check looks, outside the virtual machine, at what the tests left in a
 	// directory that dirEnv names for them; nil: they leave nothing.
 	dirEnv string
@@ -124,6 +128,26 @@ var kernelBoots = []kernelBoot{
 		tests: []string{"DMABufs"},
 	},
 	{
+		name:  "peers",
+		nodes: 3,
+		flags: []string{"--topology", "gdr"},
+		tests: []string{"Peers", "PeerFaults"},
+		time:  "20m",
+	},
+	{
+		name:  "peer endpoints",
+		pkg:   "rdma/peer/verbs",
+		nodes: 2,
+		tests: []string{"Endpoints", "Ping", "Nobody"},
+	},
+	{
+		name:  "endpoints",
+		pkg:   "rdma/loopback",
+		flags: []string{"--devices", "2"},
+		tests: []string{"Endpoints", "EndpointPing", "EndpointKeys", "EndpointVanishes", "EndpointDeadline", "EndpointLeaks", "EndpointPerftest"},
+		time:  "15m",
+	},
+	{
 		name:  "loopback",
 		pkg:   "rdma/loopback",
 		flags: []string{"--devices", "2"},
@@ -168,7 +192,7 @@ func buildPrograms(t *testing.T) kernelPrograms {
 		{"build", "-o", p.exporter, "gdr_exporter/cmd/gdr_exporter"},
 		{"build", "-o", p.vmtest, "gdr_exporter/cmd/vmtest"},
 	}
-	for i, pkg := range []string{"", "rdma/netdev", "rdma/devlink", "gpu/affinity", "gpu/driver", "rdma/loopback"} {
+	for i, pkg := range []string{"", "rdma/netdev", "rdma/devlink", "gpu/affinity", "gpu/driver", "rdma/loopback", "rdma/peer/verbs"} {
 		p.tests[pkg] = filepath.Join(dir, fmt.Sprintf("inkernel%d.test", i))
 		builds = append(builds, []string{"test", "-c", "-o", p.tests[pkg], "gdr_exporter/" + cmp.Or(pkg, "cmd/gdr_exporter")})
 	}
@@ -183,8 +207,11 @@ func buildPrograms(t *testing.T) kernelPrograms {
 // run boots once, shows what the tests inside say as they say it, and fails
 // unless each of them has passed: one that was skipped or never ran is no pass.
 func (p kernelPrograms) run(t *testing.T, boot kernelBoot) {
-	args := append([]string{"--timeout", "8m", "--env", inKernelEnv + "=1", "--env", binaryEnv + "=" + p.exporter}, boot.flags...)
+	args := append([]string{"--timeout", cmp.Or(boot.time, "8m"), "--env", inKernelEnv + "=1", "--env", binaryEnv + "=" + p.exporter}, boot.flags...)
 	pattern := fmt.Sprintf("^TestInKernel(%s)$", strings.Join(boot.tests, "|"))
+	if boot.nodes > 0 {
+		args = append(args, "--nodes", fmt.Sprint(boot.nodes))
+	}
 	var dir string
 	if boot.check != nil {
 		dir = emptyDir(t)
@@ -202,8 +229,14 @@ func (p kernelPrograms) run(t *testing.T, boot kernelBoot) {
 		t.Fatal(err)
 	}
 	for _, name := range boot.tests {
-		if !strings.Contains(output.String(), "--- PASS: TestInKernel"+name+" ") {
-			t.Errorf("in the virtual machine, TestInKernel%s did not pass", name)
+		for n := range max(boot.nodes, 1) {
+			passed := "--- PASS: TestInKernel" + name + " "
+			if boot.nodes > 0 {
+				passed = fmt.Sprintf("%s: %s", node.Name(n+1), passed)
+			}
+			if !strings.Contains(output.String(), passed) {
+				t.Errorf("in the virtual machine, TestInKernel%s did not pass (%s)", name, passed)
+			}
 		}
 	}
 	if err != nil {

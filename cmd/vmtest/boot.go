@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
+
+	"gdr_exporter/cmd/vmtest/node"
 )
 
 // boot runs the command of opts in a VM and returns its exit status.
@@ -37,18 +40,71 @@ func boot(ctx context.Context, opts *options) (int, error) {
 		return 0, err
 	}
 	defer file.Close()
+	v := vm{opts: opts, kernel: kernel, shares: config.Shares, initramfs: file, stdout: os.Stdout, stderr: os.Stderr, forwards: opts.forwards, consoleLog: opts.consoleLog}
+	if opts.nodes > 1 {
+		return bootNodes(ctx, v, cache)
+	}
+	if err := v.chooseForwards(); err != nil {
+		return 0, err
+	}
+	return v.boot(ctx)
+}
+
+// vm is one virtual machine and what it is to run.
+type vm struct {
+	opts      *options
+	kernel    kernel
+	shares    []guestShare
+	initramfs *os.File
+	// Where the command's outputs go, and the console's.
+	stdout, stderr io.Writer
+	consoleLog     string
+	forwards       []forward
+
+	// Of several VMs:
+	node    int                                         // from 1 on; 0: it is the only one
+	lans    []*lan                                      // it is plugged into
+	onReady func()                                      // told when it is set up
+	onDone  func(ctx context.Context, status int) error // told that the command has ended; returns when the VM may end
+}
+
+// boot runs the command and returns its exit status.
+func (v *vm) boot(ctx context.Context) (int, error) {
 	for attempt := 1; ; attempt++ {
-		status, err := runVM(ctx, opts, kernel, config.Shares, file)
+		status, err := v.run(ctx)
 		if died := (bootDeath{}); !errors.As(err, &died) || attempt == mostBoots {
 			return status, err
 		}
 		// Seldom, and when the host is busy, the emulated machine breaks while it
 		// boots. Nothing of the command has run yet.
-		fmt.Fprintf(os.Stderr, "vmtest: %v; booting once more\n", err)
-		if _, err := file.Seek(0, io.SeekStart); err != nil {
+		fmt.Fprintf(os.Stderr, "vmtest: %s%v; booting once more\n", v.who(), err)
+		if _, err := v.initramfs.Seek(0, io.SeekStart); err != nil {
 			return 0, err
 		}
 	}
+}
+
+// who is what comes before what is said of one of several VMs.
+func (v *vm) who() string {
+	if v.node == 0 {
+		return ""
+	}
+	return node.Name(v.node) + ": "
+}
+
+// chooseForwards chooses ports where any will do, and tells them.
+func (v *vm) chooseForwards() error {
+	asked := slices.Clone(v.forwards)
+	v.forwards = slices.Clone(v.forwards)
+	if err := chooseFree(v.forwards); err != nil {
+		return err
+	}
+	for i, f := range v.forwards {
+		if asked[i].host == 0 {
+			fmt.Fprintf(os.Stderr, "vmtest: port %d is 127.0.0.1:%d here\n", f.guest, f.host)
+		}
+	}
+	return nil
 }
 
 // mostBoots is how often a VM is booted that ends before the command began.
@@ -64,10 +120,14 @@ func (e bootDeath) Unwrap() error { return e.error }
 // kernelModules returns what init loads. A VM without RDMA devices and without
 // test modules has no RDMA stack at all, as a machine without a NIC.
 func (o *options) kernelModules() []string {
-	if o.devices == 0 && len(o.modules) == 0 {
-		return bootModules
+	names := bootModules
+	if o.nodes > 1 {
+		names = slices.Concat(names, nodeModules)
 	}
-	return slices.Concat(bootModules, rdmaModules)
+	if o.devices > 0 || len(o.modules) > 0 {
+		names = slices.Concat(names, rdmaModules)
+	}
+	return names
 }
 
 // newGuestConfig tells the guest agent what the command line asked for.
@@ -84,6 +144,9 @@ func newGuestConfig(opts *options, kernel kernel) (guestConfig, error) {
 		Devices:  opts.devices,
 		Modprobe: opts.topology.modules,
 		Systemd:  opts.systemd,
+	}
+	if opts.nodes > 1 {
+		config.Nodes, config.Rails, config.MTU = opts.nodes, opts.rails, opts.mtu
 	}
 	for i, share := range opts.shares {
 		config.Shares = append(config.Shares, guestShare{Tag: fmt.Sprintf("share%d", i), Path: share})
@@ -103,40 +166,68 @@ func callerEnv() []string {
 	return env
 }
 
-// runVM starts QEMU and follows it to the end.
-func runVM(ctx context.Context, opts *options, kernel kernel, shares []guestShare, initramfs *os.File) (int, error) {
-	console, closeLog, err := openConsole(opts.consoleLog)
+// run starts QEMU and follows it to the end.
+func (v *vm) run(ctx context.Context) (int, error) {
+	console, closeLog, err := openConsole(v.consoleLog)
 	if err != nil {
 		return 0, err
 	}
 	defer closeLog()
-	links, err := newLinks()
+	links, err := newLinks(len(v.lans))
 	if err != nil {
 		return 0, err
 	}
-	config := qemuConfig{
-		kernelImage: kernel.image(),
-		modulesDir:  kernel.modulesDir(),
-		root:        opts.root,
-		kernelArgs:  opts.systemdArgs(),
-		memory:      opts.memory,
-		topology:    opts.topology,
-		forwards:    opts.forwards,
-		shares:      shares,
+	machine, err := startProcess("qemu-system-x86_64", v.qemu().args(), append([]*os.File{v.initramfs}, links.far()...))
+	links.closeFar()
+	if err == nil {
+		err = v.plug(links)
+	}
+	if err != nil {
+		if machine != nil {
+			machine.kill()
+		}
+		links.closeNear()
+		return 0, err
+	}
+	session := newSession(machine, links, console)
+	session.stdout, session.stderr = newStream(v.stdout), newStream(v.stderr)
+	session.onReady, session.onDone = v.onReady, v.onDone
+	return session.follow(ctx)
+}
+
+// qemu is how QEMU is started.
+func (v *vm) qemu() qemuConfig {
+	return qemuConfig{
+		kernelImage: v.kernel.image(),
+		modulesDir:  v.kernel.modulesDir(),
+		root:        v.opts.root,
+		kernelArgs:  v.opts.systemdArgs(),
+		memory:      v.opts.memory,
+		topology:    v.opts.topology,
+		forwards:    v.forwards,
+		shares:      v.shares,
+		node:        v.node,
+		rails:       len(v.lans),
 		initramfs:   firstInheritedFD,
 		console:     firstInheritedFD + 1,
 		stdout:      firstInheritedFD + 2,
 		stderr:      firstInheritedFD + 3,
 		control:     firstInheritedFD + 4,
+		firstRail:   firstInheritedFD + 5,
 	}
-	machine, err := startProcess("qemu-system-x86_64", config.args(), append([]*os.File{initramfs}, links.far()...))
-	links.closeFar()
-	if err != nil {
-		links.closeNear()
-		return 0, err
+}
+
+// plug plugs the VM into its LANs, which have their ends of the links from then on.
+func (v *vm) plug(links *links) error {
+	for i, l := range v.lans {
+		conn, err := net.FileConn(links.rails[i].near)
+		if err != nil {
+			return fmt.Errorf("rail %d: %w", i, err)
+		}
+		_ = links.rails[i].near.Close() // it was duplicated
+		l.plug(node.Name(v.node), conn)
 	}
-	session := newSession(machine, links, console)
-	return session.follow(ctx)
+	return nil
 }
 
 // openConsole returns the console's tail buffer, copied to the file path if

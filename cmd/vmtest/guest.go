@@ -44,6 +44,9 @@ func runGuest(report *json.Encoder) (guestMessage, error) {
 	if err := report.Encode(guestMessage{Ready: true}); err != nil {
 		return guestMessage{}, fmt.Errorf("report: %w", err)
 	}
+	if err := awaitNodes(config); err != nil {
+		return guestMessage{}, err
+	}
 	return runCommand(config)
 }
 
@@ -56,6 +59,13 @@ func readGuestConfig() (guestConfig, error) {
 	if err := json.Unmarshal(data, &config); err != nil {
 		return config, fmt.Errorf("guest configuration: %w", err)
 	}
+	if config.Nodes == 0 {
+		return config, nil
+	}
+	if config.Node, err = readNode("/proc/cmdline"); err != nil {
+		return config, err
+	}
+	config.Env = append(config.Env, config.nodeEnv()...)
 	return config, nil
 }
 

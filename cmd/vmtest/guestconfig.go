@@ -1,5 +1,7 @@
 package main
 
+import "fmt"
+
 // What machine and VM agree on. Both sides are the same binary, so there is no
 // version to negotiate.
 
@@ -12,6 +14,14 @@ const (
 	// Tags of the 9p exports.
 	rootTag    = "root"
 	modulesTag = "modules"
+
+	sharedTag = "shared"
+	// sharedDir is where nodes have the directory that all of them share.
+	sharedDir = guestDir + "/shared"
+
+	// nodeArgument tells the kernel, and so the agent, which of several VMs it is in:
+	// they share one initramfs.
+	nodeArgument = "vmtest.node="
 
 	// Names of the virtio-serial ports.
 	stdoutPort  = "vmtest.stdout"
@@ -30,9 +40,19 @@ type guestConfig struct {
 	Shares   []guestShare  `json:"shares"`
 	Modprobe []string      `json:"modprobe"`
 	Modules  []guestModule `json:"modules"`
+	// Nodes is how many VMs there are, if there are several, Rails by how many LANs
+	// they are joined, and MTU theirs.
+	Nodes int `json:"nodes,omitempty"`
+	Rails int `json:"rails,omitempty"`
+	MTU   int `json:"mtu,omitempty"`
+	// Node is this one, from 1 on. It is not in the initramfs.
+	Node int `json:"-"`
 	// Systemd: the first process is systemd, which has mounted what it wants.
 	Systemd bool `json:"systemd"`
 }
+
+// railMAC is the hardware address of a node's NIC on a rail.
+func railMAC(node, rail int) string { return fmt.Sprintf("52:54:00:63:%02x:%02x", rail, node) }
 
 // guestShare is a writable directory of the machine.
 type guestShare struct {

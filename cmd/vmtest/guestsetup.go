@@ -20,7 +20,7 @@ import (
 func setUpGuest(config guestConfig) error {
 	steps := []func(guestConfig) error{
 		setEnvironment, setLimits, mountKernelFiles, mountModules, mountShares,
-		setUpNetwork, loadModules, addDevices, enterDir,
+		setUpNetwork, setUpRails, writeHosts, linkBarrier, loadModules, addDevices, enterDir,
 	}
 	for _, step := range steps {
 		if err := step(config); err != nil {
@@ -42,7 +42,7 @@ func setEnvironment(config guestConfig) error {
 }
 
 // setLimits allows what RDMA programs need. The command inherits the limits.
-func setLimits(guestConfig) error {
+func setLimits(config guestConfig) error {
 	const files = 1 << 20
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: files, Max: files}); err != nil {
 		return fmt.Errorf("limit on open files: %w", err)
@@ -51,7 +51,7 @@ func setLimits(guestConfig) error {
 	if err := syscall.Setrlimit(unix.RLIMIT_MEMLOCK, &unlimited); err != nil {
 		return fmt.Errorf("limit on locked memory: %w", err)
 	}
-	if err := unix.Sethostname([]byte("vmtest")); err != nil {
+	if err := unix.Sethostname([]byte(config.hostName())); err != nil {
 		return fmt.Errorf("host name: %w", err)
 	}
 	return nil
@@ -99,10 +99,18 @@ func mountModules(config guestConfig) error {
 }
 
 // mountShares mounts the writable directories. Their cache mode lets mmap work
-// without keeping what the machine writes from being seen.
+// without keeping what the machine writes from being seen. What other VMs write,
+// rename and remove must be seen at once, and is without any cache only.
 func mountShares(config guestConfig) error {
+	cache := "mmap"
+	if config.Nodes > 0 {
+		cache = "none"
+		if err := mount9p(sharedTag, sharedDir, 0, cache); err != nil {
+			return err
+		}
+	}
 	for _, share := range config.Shares {
-		if err := mount9p(share.Tag, share.Path, 0, "mmap"); err != nil {
+		if err := mount9p(share.Tag, share.Path, 0, cache); err != nil {
 			return err
 		}
 	}
@@ -176,15 +184,20 @@ func loadTestModule(module guestModule) error {
 
 func isListSeparator(r rune) bool { return r == ',' || r == ' ' || r == '\n' }
 
-// addDevices makes soft-RoCE devices. Each sits on one end of a veth pair whose
-// other end is up as well: that is what gives it a carrier. Jumbo frames, as on
-// real RoCE networks, allow RDMA packets of 4096 bytes.
+// addDevices makes soft-RoCE devices, the first ones on the rails to other VMs, if
+// there are any. Each of the others sits on one end of a veth pair whose other end is
+// up as well: that is what gives it a carrier. Jumbo frames, as on real RoCE networks,
+// allow RDMA packets of 4096 bytes.
 func addDevices(config guestConfig) error {
 	if config.Devices == 0 {
 		return nil
 	}
 	var links, devices []string
 	for i := range config.Devices {
+		if i < config.Rails {
+			devices = append(devices, fmt.Sprintf("link add rxe%d type rxe netdev %s", i, railName(i)))
+			continue
+		}
 		links = append(links,
 			fmt.Sprintf("link add veth%d mtu 9000 type veth peer name veth%dp mtu 9000", i, i),
 			fmt.Sprintf("addr add 10.77.%d.1/24 dev veth%d", i, i),
@@ -193,8 +206,10 @@ func addDevices(config guestConfig) error {
 		)
 		devices = append(devices, fmt.Sprintf("link add rxe%d type rxe netdev veth%d", i, i))
 	}
-	if err := batch("ip", links...); err != nil {
-		return err
+	if len(links) > 0 {
+		if err := batch("ip", links...); err != nil {
+			return err
+		}
 	}
 	if err := batch("rdma", devices...); err != nil {
 		return err

@@ -11,10 +11,13 @@ import (
 type link struct{ near, far *os.File }
 
 // links are the channels out of the VM.
-type links struct{ console, stdout, stderr, control link }
+type links struct {
+	console, stdout, stderr, control link
+	rails                            []link // Ethernet frames
+}
 
-func newLinks() (*links, error) {
-	l := &links{}
+func newLinks(rails int) (*links, error) {
+	l := &links{rails: make([]link, rails)}
 	for _, each := range l.all() {
 		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
@@ -30,7 +33,11 @@ func newLinks() (*links, error) {
 
 // all lists the links in the order of QEMU's descriptors.
 func (l *links) all() []*link {
-	return []*link{&l.console, &l.stdout, &l.stderr, &l.control}
+	all := []*link{&l.console, &l.stdout, &l.stderr, &l.control}
+	for i := range l.rails {
+		all = append(all, &l.rails[i])
+	}
+	return all
 }
 
 // far returns QEMU's ends.

@@ -34,8 +34,11 @@ const (
 )
 
 func main() {
-	if filepath.Base(os.Args[0]) == guestName {
+	switch filepath.Base(os.Args[0]) {
+	case guestName:
 		os.Exit(guestMain())
+	case barrierName:
+		os.Exit(barrierMain(os.Args[1:]))
 	}
 	os.Exit(hostMain(os.Args[1:]))
 }

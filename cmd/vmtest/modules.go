@@ -22,6 +22,9 @@ var rdmaModules = []string{
 	"crc32_generic", "rdma_rxe", "ib_uverbs", "rdma_ucm", "ib_umad",
 }
 
+// nodeModules are for several VMs: faults of the network between them (tc netem).
+var nodeModules = []string{"sch_netem"}
+
 // moduleIndex is what modules.dep and modules.builtin say.
 type moduleIndex struct {
 	files   map[string]string   // module name -> file, relative to the modules directory

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -31,10 +32,14 @@ type options struct {
 	timeout    time.Duration
 	memory     string
 	consoleLog string
+	nodes      int // VMs that run the command; 1: it is alone
+	rails      int // LANs that join them
+	mtu        int // of the LANs
 	command    []string
 }
 
-// forward makes the VM's TCP port reachable at the machine's loopback address.
+// forward makes the VM's TCP port reachable at the machine's loopback address. Host 0
+// stands for a port that is free.
 type forward struct{ host, guest uint16 }
 
 // moduleSpec is one --module: a source directory and module parameters.
@@ -46,7 +51,8 @@ type moduleSpec struct {
 // rawFlags are the flags as kingpin delivers them.
 type rawFlags struct {
 	topology, cmdline, kernel, memory, consoleLog, root string
-	devices                                             int
+	devices, nodes, rails, mtu                          int
+	devicesSet, railsSet, mtuSet                        bool
 	timeout                                             time.Duration
 	systemd                                             bool
 	forwards, modules, shares, env                      []string
@@ -84,8 +90,11 @@ func parseFlags(args []string, raw *rawFlags) error {
 	app := kingpin.New("vmtest", "Boot a kernel with soft-RoCE devices under QEMU and run a command in it: vmtest [FLAGS] -- COMMAND [ARG...]")
 	app.Flag("topology", "PCIe and NUMA layout: "+strings.Join(topologyNames(), ", ")+", or a file.").Default("flat").PlaceHolder("NAME|FILE").StringVar(&raw.topology)
 	app.Flag("cmdline", "Further kernel arguments, after the topology's.").PlaceHolder("ARGS").StringVar(&raw.cmdline)
-	app.Flag("devices", "Number of soft-RoCE devices, rxe0 and up. 0 loads no RDMA modules unless --module is given.").Default("1").IntVar(&raw.devices)
-	app.Flag("forward", "Make the VM's TCP port reachable at 127.0.0.1 on this machine. Repeatable.").PlaceHolder("[HOSTPORT:]PORT").StringsVar(&raw.forwards)
+	app.Flag("devices", "Number of soft-RoCE devices, rxe0 and up. 0 loads no RDMA modules unless --module is given.").Default("1").IsSetByUser(&raw.devicesSet).IntVar(&raw.devices)
+	app.Flag("nodes", "Number of VMs that run the command at once, and reach each other.").Default("1").IntVar(&raw.nodes)
+	app.Flag("rails", "Number of networks that join the VMs of --nodes. Device rxeK of each is on network K; those beyond are its own.").Default("1").IsSetByUser(&raw.railsSet).IntVar(&raw.rails)
+	app.Flag("mtu", "MTU of the networks that join the VMs of --nodes.").Default(strconv.Itoa(defaultMTU)).IsSetByUser(&raw.mtuSet).IntVar(&raw.mtu)
+	app.Flag("forward", "Make the VM's TCP port reachable at 127.0.0.1 on this machine: at HOSTPORT, and those of further --nodes at the ports after it. 0 stands for any free port. Which it is is told. Repeatable.").PlaceHolder("[HOSTPORT:]PORT").StringsVar(&raw.forwards)
 	app.Flag("module", "Build this kernel module and load it before the command. Repeatable.").PlaceHolder("DIR[:PARAM=VALUE,...]").StringsVar(&raw.modules)
 	app.Flag("share", "Directory of this machine that the VM may write. Repeatable.").PlaceHolder("DIR").StringsVar(&raw.shares)
 	app.Flag("root", "Directory that is the VM's root file system, rather than this machine's own.").Default("/").PlaceHolder("DIR").StringVar(&raw.root)
@@ -93,8 +102,8 @@ func parseFlags(args []string, raw *rawFlags) error {
 	app.Flag("env", "Environment variable for the command. Repeatable.").PlaceHolder("NAME[=VALUE]").StringsVar(&raw.env)
 	app.Flag("kernel", "Debian kernel to boot.").Default(kernelStable).EnumVar(&raw.kernel, kernelStable, kernelBackports)
 	app.Flag("timeout", "End the run after this time, with exit status 124.").Default("10m").DurationVar(&raw.timeout)
-	app.Flag("memory", "Memory of the VM, as QEMU's -m. The default is 2G or what the topology says.").PlaceHolder("SIZE").StringVar(&raw.memory)
-	app.Flag("console-log", "Also write the kernel's console output to this file.").PlaceHolder("FILE").StringVar(&raw.consoleLog)
+	app.Flag("memory", "Memory of the VM, as QEMU's -m. The default is 2G, 1G with --nodes, or what the topology says.").PlaceHolder("SIZE").StringVar(&raw.memory)
+	app.Flag("console-log", "Also write the kernel's console output to this file; with --nodes to FILE.node1 and so on.").PlaceHolder("FILE").StringVar(&raw.consoleLog)
 	_, err := app.Parse(args)
 	return err
 }
@@ -113,7 +122,10 @@ func (r *rawFlags) check() (*options, error) {
 		return nil, err
 	}
 	opts.topology.cmdline = append(opts.topology.cmdline, strings.Fields(r.cmdline)...)
-	if opts.memory, err = checkMemory(r.memory, opts.topology.memory); err != nil {
+	if err := r.checkNodes(opts); err != nil {
+		return nil, err
+	}
+	if opts.memory, err = checkMemory(r.memory, opts.topology.memory, opts.nodes); err != nil {
 		return nil, err
 	}
 	if opts.forwards, err = parseAll("--forward", r.forwards, parseForward); err != nil {
@@ -126,6 +138,9 @@ func (r *rawFlags) check() (*options, error) {
 		return nil, err
 	}
 	if opts.env, err = parseAll("--env", r.env, parseEnv); err != nil {
+		return nil, err
+	}
+	if err := opts.checkForwards(); err != nil {
 		return nil, err
 	}
 	return opts, r.checkRoot(opts)
@@ -146,13 +161,15 @@ func parseAll[T any](flag string, values []string, parse func(string) (T, error)
 
 var memoryPattern = regexp.MustCompile(`^[1-9][0-9]*[MG]?$`)
 
-// checkMemory picks the flag's value, else the topology's, else 2G.
-func checkMemory(flag, topology string) (string, error) {
-	memory := flag
-	if memory == "" {
-		memory = topology
-	}
-	if memory == "" {
+// checkMemory picks the flag's value, else the topology's, else 2G, or 1G for each of
+// several VMs.
+func checkMemory(flag, topology string, nodes int) (string, error) {
+	memory := cmp.Or(flag, topology)
+	switch {
+	case memory != "":
+	case nodes > 1:
+		memory = "1G"
+	default:
 		memory = "2G"
 	}
 	if !memoryPattern.MatchString(memory) {
@@ -166,11 +183,11 @@ func parseForward(s string) (forward, error) {
 	if !ok {
 		guest = host
 	}
-	hostPort, err := parsePort(host)
-	if err != nil {
-		return forward{}, err
-	}
 	guestPort, err := parsePort(guest)
+	if err != nil || host == "0" {
+		return forward{guest: guestPort}, err
+	}
+	hostPort, err := parsePort(host)
 	return forward{host: hostPort, guest: guestPort}, err
 }
 

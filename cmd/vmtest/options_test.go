@@ -30,6 +30,7 @@ func TestParseOptions(t *testing.T) {
 		modules:  []moduleSpec{{dir: dir, params: []string{"a=1", "b=0000:01:00.0+x"}}},
 		env:      []string{"A=b=c", "VMTEST_TEST=from caller"},
 		root:     "/",
+		nodes:    1,
 		command:  []string{"cmd", "--flag", "@file", "--", "x"},
 	}
 	if !reflect.DeepEqual(got, want) {
@@ -42,7 +43,7 @@ func TestParseOptionsDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := &options{devices: 1, kernel: kernelStable, timeout: 10 * time.Minute, memory: "2G", root: "/", command: []string{"true"}}
+	want := &options{devices: 1, kernel: kernelStable, timeout: 10 * time.Minute, memory: "2G", root: "/", nodes: 1, command: []string{"true"}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
@@ -88,12 +89,17 @@ func TestUsageErrors(t *testing.T) {
 }
 
 func TestCheckMemory(t *testing.T) {
-	for _, test := range []struct{ flag, topology, want string }{
-		{"", "", "2G"}, {"", "4G", "4G"}, {"1024", "4G", "1024"}, {"3G", "", "3G"},
+	for _, test := range []struct {
+		flag, topology string
+		nodes          int
+		want           string
+	}{
+		{"", "", 1, "2G"}, {"", "4G", 1, "4G"}, {"1024", "4G", 1, "1024"}, {"3G", "", 1, "3G"},
+		{"", "", 2, "1G"}, {"", "4G", 2, "4G"}, {"3G", "", 3, "3G"},
 	} {
-		got, err := checkMemory(test.flag, test.topology)
+		got, err := checkMemory(test.flag, test.topology, test.nodes)
 		if err != nil || got != test.want {
-			t.Errorf("checkMemory(%q, %q) = %q, %v; want %q", test.flag, test.topology, got, err, test.want)
+			t.Errorf("checkMemory(%q, %q, %d) = %q, %v; want %q", test.flag, test.topology, test.nodes, got, err, test.want)
 		}
 	}
 }

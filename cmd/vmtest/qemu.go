@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -29,8 +30,10 @@ type qemuConfig struct {
 	topology    topology
 	forwards    []forward
 	shares      []guestShare
+	node        int // of several VMs, from 1 on; 0: it is the only one
+	rails       int // LANs that it is plugged into
 	// Descriptors that QEMU inherits.
-	initramfs, console, stdout, stderr, control int
+	initramfs, console, stdout, stderr, control, firstRail int
 }
 
 // args returns QEMU's arguments. The topology comes before vmtest's own
@@ -56,10 +59,25 @@ func (c qemuConfig) args() []string {
 	for _, share := range c.shares {
 		args = append(args, export(share.Tag, share.Path, false)...)
 	}
-	return append(args,
+	args = append(args,
 		"-netdev", "user,id=user0"+c.hostForwards(),
 		"-device", "virtio-net-pci,netdev=user0,romfile=,"+rootBus,
 	)
+	return append(args, c.railArgs()...)
+}
+
+// railArgs are the NICs that are plugged into LANs. They come after the one of the
+// user network, which stays eth0. They have a speed, for which soft-RoCE looks at
+// every query of a port.
+func (c qemuConfig) railArgs() []string {
+	var args []string
+	for rail := range c.rails {
+		args = append(args,
+			"-netdev", fmt.Sprintf("socket,id=rail%d,fd=%d", rail, c.firstRail+rail),
+			"-device", fmt.Sprintf("virtio-net-pci,netdev=rail%d,mac=%s,host_mtu=%d,speed=25000,duplex=full,romfile=,%s", rail, railMAC(c.node, rail), mostMTU, rootBus),
+		)
+	}
+	return args
 }
 
 // cmdline returns the kernel's command line. A panic or an oops ends QEMU at
@@ -68,6 +86,11 @@ func (c qemuConfig) cmdline() string {
 	fixed := []string{
 		"console=ttyS0", "panic=-1", "oops=panic",
 		"mitigations=off", "nowatchdog", "audit=0", "random.trust_cpu=on",
+	}
+	if c.node != 0 {
+		// Several VMs that boot at once often miss the ticks that the kernel counts to
+		// find out whether its timer works, and panics for.
+		fixed = append(fixed, "no_timer_check", nodeArgument+strconv.Itoa(c.node))
 	}
 	return strings.Join(slices.Concat(fixed, c.kernelArgs, c.topology.cmdline), " ")
 }

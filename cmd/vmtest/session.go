@@ -20,6 +20,10 @@ type session struct {
 	stdout  *stream
 	stderr  *stream
 
+	// Of one of several VMs: see vm. nil: nobody wants to know.
+	onReady func()
+	onDone  func(ctx context.Context, status int) error
+
 	messages chan guestMessage // closed when the control port ends
 	ready    bool              // the command has been started
 	copying  sync.WaitGroup
@@ -41,6 +45,9 @@ func newSession(machine *process, links *links, console *console) *session {
 func (s *session) follow(ctx context.Context) (int, error) {
 	s.start()
 	status, err := s.result(ctx)
+	if err == nil && s.onDone != nil {
+		err = s.onDone(ctx, status)
+	}
 	if errors.Is(err, errNoAnswer) {
 		s.machine.waitFor(5 * time.Second) // its own end says more than ours
 	}
@@ -91,6 +98,9 @@ func (s *session) result(ctx context.Context) (int, error) {
 				return 0, errNoAnswer
 			case message.Ready:
 				s.ready = true
+				if s.onReady != nil {
+					s.onReady()
+				}
 			case message.Error != "":
 				return 0, fmt.Errorf("set up the VM: %s", message.Error)
 			case message.Done:

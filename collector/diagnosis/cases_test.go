@@ -56,7 +56,7 @@ func (r *row) diagnose(t testing.TB) *Diagnosis {
 }
 
 // allRows are the rows of all tables.
-var allRows = slices.Concat(tableRows, peermemRows, pcieRows, rdmaRows, gpuRows, hostRows, silentRows)
+var allRows = slices.Concat(tableRows, peermemRows, pcieRows, rdmaRows, gpuRows, hostRows, silentRows, peerRows)
 
 // TestCases is the table: what happens to a node, and the verdict and findings that
 // it gets.
@@ -140,7 +140,7 @@ func TestRules(t *testing.T) {
 		if _, known := severityOrder[r.Severity]; !known {
 			t.Errorf("rule %s has severity %q", r.ID, r.Severity)
 		}
-		critical := r.ID == idStaged || r.ID == idCorrupt
+		critical := r.ID == idStaged || r.ID == idCorrupt || r.ID == idPeerCorrupt
 		if critical != (r.Severity == SeverityCritical) {
 			t.Errorf("rule %s has severity %s: only staged and corrupt page", r.ID, r.Severity)
 		}

@@ -36,7 +36,7 @@ type rule struct {
 const flapping = 2 * time.Minute
 
 // rules are all rules, in the order in which findings of one severity are listed.
-var rules = slices.Concat(pathRules, peermemRules, pcieRules, rdmaRules, nvlinkRules, hostRules, kernelRules, libraryRules, processRules)
+var rules = slices.Concat(pathRules, peermemRules, pcieRules, rdmaRules, nvlinkRules, hostRules, kernelRules, libraryRules, processRules, peerRules)
 
 // Rules returns what all rules say of themselves, in the order of findings.
 func Rules() []Rule {

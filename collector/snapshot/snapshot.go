@@ -16,6 +16,7 @@ import (
 	"gdr_exporter/rdma/devlink"
 	"gdr_exporter/rdma/loopback"
 	"gdr_exporter/rdma/loopback/prober"
+	"gdr_exporter/rdma/peer"
 )
 
 // Options say how a Taker reads.
@@ -54,6 +55,9 @@ type Snapshot struct {
 	// Prober is what the scheduler of measurements shows; nil if it was not asked
 	// for or this process has none.
 	Prober *prober.Status
+	// Peer is what is known of the paths to other nodes; nil if it was not asked for or
+	// this process measures none.
+	Peer *peer.Status
 	// KernelLog holds what the kernel's log says of interconnects; nil if it was not
 	// asked for.
 	KernelLog *KernelLogPart
@@ -88,6 +92,7 @@ type Taker struct {
 	pci     *affinitySource
 	probe   *probeSource
 	prober  func() *prober.Status
+	peer    func() *peer.Status
 	host    *hostSource
 	expect  func(*profile.Facts) profile.Expectation
 	process *processSource
@@ -232,6 +237,9 @@ func (t *Taker) Take(ctx context.Context, wanted func(collector string) bool) *S
 		})
 	}
 	t.takeHolders(ctx, s, asks, &reading, &uses)
+	if peers := asks(CollectorPeer); t.peer != nil && peers {
+		s.Peer = t.peer()
+	}
 	s.Asked[CollectorPath] = path
 	if t.host != nil && path {
 		reading.Go(func() { s.Host = t.host.part(ctx) })

@@ -18,7 +18,14 @@ import (
 	"gdr_exporter/collector/snapshot"
 )
 
-const schemaFile = "api.schema.json"
+// schemas are the schemas by their files, each with the source of its types.
+var schemas = []struct {
+	file, source, root, title string
+	served                    func() []byte
+}{
+	{"api.schema.json", "api.go", "Document", "Status of gdr_exporter", Schema},
+	{"api.peers.schema.json", "api_peers.go", "DocPeers", "Peers of gdr_exporter", PeersSchema},
+}
 
 // enums are the values of the types of texts that have a fixed set of them.
 var enums = map[string][]string{
@@ -41,7 +48,7 @@ func texts[T ~string](all []T) []string {
 }
 
 // schemaOf makes the JSON Schema of the types in a source file.
-func schemaOf(t *testing.T, path string) []byte {
+func schemaOf(t *testing.T, path, name, title string) []byte {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
 	if err != nil {
@@ -60,9 +67,9 @@ func schemaOf(t *testing.T, path string) []byte {
 			}
 		}
 	}
-	root := defs["Document"].(map[string]any)
-	delete(defs, "Document")
-	root["$schema"], root["title"], root["$defs"] = "https://json-schema.org/draft/2020-12/schema", "Status of gdr_exporter", defs
+	root := defs[name].(map[string]any)
+	delete(defs, name)
+	root["$schema"], root["title"], root["$defs"] = "https://json-schema.org/draft/2020-12/schema", title, defs
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)
 	encoder.SetEscapeHTML(false)
@@ -145,17 +152,19 @@ func named(t *testing.T, name string) map[string]any {
 	return map[string]any{"$ref": "#/$defs/" + name}
 }
 
-// TestSchema: the served schema is that of the types.
+// TestSchema: the served schemas are those of the types.
 func TestSchema(t *testing.T) {
-	want := schemaOf(t, "api.go")
-	if *update {
-		if err := os.WriteFile(schemaFile, want, 0o644); err != nil {
-			t.Fatal(err)
+	for _, schema := range schemas {
+		want := schemaOf(t, schema.source, schema.root, schema.title)
+		if *update {
+			if err := os.WriteFile(schema.file, want, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			continue
 		}
-		return
-	}
-	if !bytes.Equal(Schema(), want) {
-		t.Errorf("%s is not that of api.go: go test ./collector/status -run TestSchema -update", schemaFile)
+		if !bytes.Equal(schema.served(), want) {
+			t.Errorf("%s is not that of %s: go test ./collector/status -run TestSchema -update", schema.file, schema.source)
+		}
 	}
 }
 

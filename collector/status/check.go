@@ -130,6 +130,8 @@ type CheckOptions struct {
 	Results string
 	// Tried is what came of measuring now; nil: that was not asked for.
 	Tried *Attempts
+	// Met are the measurements that were made with other nodes now.
+	Met []PeerReport
 	// FailOn is the severity from which the exit code is not 0: CheckWarning, which
 	// is the default, or CheckCritical.
 	FailOn CheckStatus
@@ -152,6 +154,7 @@ func NewCheck(s *snapshot.Snapshot, d *diagnosis.Diagnosis, o CheckOptions) *Che
 	}
 	c.count(d)
 	c.Unjudged = append(c.Unjudged, n.unjudged(c.Pairs)...)
+	c.countMet(o.Met)
 	c.Groups = n.groups()
 	c.Status, c.ExitCode = c.judge(o.FailOn)
 	c.Headline = c.headline(n)

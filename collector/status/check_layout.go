@@ -101,6 +101,11 @@ var checkLayout = []checkGroupSpec{
 			"data_corruption", "path_staged", "path_degraded", "path_read_slow", "path_ordering", "path_no_benefit", "path_decline", "path_p2p_blocked", "path_unsupported",
 		}, (*checkNode).seeVerdicts},
 	}, each: (*checkNode).pathLines},
+	{id: "peers", title: "Other nodes", lines: []checkSpec{
+		{"paths", "paths to them", []string{
+			"peer_corrupt", "peer_cut_off", "peer_rail_bad", "peer_gpu_slow", "peer_path_bad", "peer_asymmetric", "peer_list",
+		}, (*checkNode).seePeers},
+	}, each: (*checkNode).peerLines},
 }
 
 func (n *checkNode) groups() []CheckGroup {

@@ -86,7 +86,7 @@ func (p Page) WriteHTML(w io.Writer) error {
 	doc := p.Document()
 	view := pageView{
 		shell: p.shell("GPUDirect RDMA on this node"), Doc: doc, Badge: levelLooks[doc.Summary.Level],
-		Hardware: hardware(p.Snapshot), Matrix: newMatrix(doc), Sections: sections(doc), Clear: clearText(doc),
+		Hardware: hardware(p.Snapshot), Matrix: newMatrix(doc), Sections: sections(doc, p.Snapshot), Clear: clearText(doc),
 	}
 	shown := doc.Findings[:min(len(doc.Findings), mostShownFindings)]
 	view.More = len(doc.Findings) - len(shown) + doc.FindingsOmitted

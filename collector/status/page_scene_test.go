@@ -110,6 +110,7 @@ func browserPages(t *testing.T) map[string]Page {
 	empty.Taken, empty.RDMA.Listing = at, snapshot.RDMAListing{}
 	pages := map[string]Page{
 		"empty": {Version: "1.2.3", MetricsPath: "/metrics", Snapshot: empty, Diagnosis: diagnosis.NewEngine(diagnosis.EngineOptions{}).Diagnose(asked(empty))}, "16x18": bigNode(),
+		"peers":         {Version: "1.2.3", MetricsPath: "/metrics", Snapshot: withPeers(40, troubled)},
 		"h100-8x8-demo": captured(t, "h100-8x8-demo", 200*time.Second),
 	}
 	for _, name := range []string{"h100-8x8", "gdr-lost", "soft-roce", "h200-1", "busy-node"} {

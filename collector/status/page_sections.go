@@ -13,9 +13,9 @@ import (
 
 // sections are the parts of the page below the matrix, without those that have
 // nothing to show.
-func sections(doc *Document) []pageSection {
+func sections(doc *Document, s *snapshot.Snapshot) []pageSection {
 	all := []pageSection{
-		pairSection(doc), liveSection(doc), librarySection(doc), portSection(doc), gpuSection(doc), driverSection(doc), hostSection(doc),
+		pairSection(doc), peerSection(s), liveSection(doc), librarySection(doc), portSection(doc), gpuSection(doc), driverSection(doc), hostSection(doc),
 		processSection(doc), kernelLogSection(doc), expectationSection(doc), notJudgedSection(doc), readErrorSection(doc), partSection(doc),
 	}
 	return slices.DeleteFunc(all, func(s pageSection) bool { return s.empty() })

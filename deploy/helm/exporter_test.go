@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -102,7 +103,27 @@ func TestExporterTakesArguments(t *testing.T) {
 		if page := running.page(t, "/metrics"); !strings.Contains(page, "gdr_exporter_build_info") {
 			t.Errorf("metrics: %.300s", page)
 		}
+		if slices.Contains(args, "--peer.enabled") {
+			running.peers(t, args)
+		}
 	})
+}
+
+// peers: sessions are on, with the nodes that the values name.
+func (d *daemon) peers(t *testing.T, args []string) {
+	t.Helper()
+	var status struct{ Targets int }
+	page := d.page(t, "/api/v1/peers")
+	if err := json.Unmarshal([]byte(page), &status); err != nil {
+		t.Fatalf("%v: %.300s", err, page)
+	}
+	want := 0 // the Service's name means nothing here
+	if slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--peer.targets=") }) {
+		want = 3 // of ci/peer-targets-values.yaml
+	}
+	if status.Targets != want {
+		t.Errorf("%d targets, want %d: %.300s", status.Targets, want, page)
+	}
 }
 
 // byHand runs the command that the notes name, with the flags that they name.
@@ -212,13 +233,33 @@ func site(t *testing.T, root string, objects []any) bool {
 		if text, is := config.Data["profile.yaml"]; is {
 			put(t, filepath.Join(root, "etc/gdr_exporter/profile/profile.yaml"), text)
 		}
+		if text, is := config.Data["nodes.yml"]; is {
+			put(t, filepath.Join(root, "etc/gdr_exporter/peer-targets/nodes.yml"), text)
+		}
 	}
+	peerSite(t, root, objects, certificate, key)
 	for i := range 3 {
 		if err := os.MkdirAll(filepath.Join(root, "host/driver", fmt.Sprint(i)), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
 	return strings.Contains(config, "basic_auth_users")
+}
+
+// peerSite is what sessions between nodes read: the chart's configuration, or that
+// of the site's own ConfigMap as in ci/peer-targets-values.yaml.
+func peerSite(t *testing.T, root string, objects []any, certificate, key string) {
+	t.Helper()
+	config, folder := "{cert_file: ../node-tls/tls.crt, key_file: ../node-tls/tls.key, ca_file: ../node-tls/ca.crt, allowed_names: ['*.gpu.example.org']}", "node-tls"
+	for _, object := range of[*core.ConfigMap](objects) {
+		if text, is := object.Data["peer.yml"]; is {
+			config, folder = strings.ReplaceAll(text, "/etc/", root+"/etc/"), "peer-tls"
+		}
+	}
+	put(t, filepath.Join(root, "etc/gdr_exporter/peer/peer.yml"), config)
+	for name, text := range map[string]string{"tls.crt": certificate, "tls.key": key, "ca.crt": certificate} {
+		put(t, filepath.Join(root, "etc/gdr_exporter", folder, name), text)
+	}
 }
 
 func put(t *testing.T, path, text string) {
@@ -238,10 +279,10 @@ var port = regexp.MustCompile(`:\d+$`)
 func hostArgs(args []string, root string) []string {
 	var here []string
 	for _, arg := range args {
-		arg = strings.ReplaceAll(arg, "$(HOST_IP)", "127.0.0.1")
+		arg = strings.ReplaceAll(strings.ReplaceAll(arg, "$(HOST_IP)", "127.0.0.1"), "$(NODE_NAME)", "node1.gpu.example.org")
 		flag, value, _ := strings.Cut(arg, "=")
 		switch {
-		case flag == "--web.listen-address":
+		case flag == "--web.listen-address" || flag == "--peer.listen-address":
 			arg = port.ReplaceAllString(arg, ":0")
 		case value == "/host/sys" || value == "/host/proc":
 			arg = flag + "=" + strings.TrimPrefix(value, "/host")

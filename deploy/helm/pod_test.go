@@ -271,6 +271,7 @@ func TestRestartsForConfiguration(t *testing.T) {
 	for _, pair := range [][2]string{
 		{"profile: {gpus: 8}", "profile: {gpus: 4}"},
 		{"webConfig: {config: {rate_limit: {interval: 1s}}}", "webConfig: {config: {rate_limit: {interval: 2s}}}"},
+		{peerTLS, strings.ReplaceAll(peerTLS, "a.example.org", "b.example.org")},
 	} {
 		if maps.Equal(annotations(pair[0]), annotations(pair[1])) {
 			t.Errorf("no restart from %s to %s", pair[0], pair[1])

@@ -61,7 +61,7 @@ func TestPrivileges(t *testing.T) {
 	}
 	for _, name := range []string{
 		"PrivateDevices", "PrivateNetwork", "ProtectClock", "ProtectKernelLogs", "ProtectKernelModules", "ProtectProc", "ProcSubset",
-		"MemoryDenyWriteExecute", "DeviceAllow", "DevicePolicy", "IPAddressDeny", "PrivateUsers",
+		"MemoryDenyWriteExecute", "DeviceAllow", "DevicePolicy", "IPAddressDeny", "SocketBindDeny", "RestrictNetworkInterfaces", "PrivateUsers",
 	} {
 		if got := of("Service", name); len(got) > 0 {
 			t.Errorf("%s=%s takes away what the exporter needs; the unit says what", name, got)

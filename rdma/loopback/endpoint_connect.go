@@ -111,7 +111,7 @@ func (h *half) connection(i int, peer Address) connection {
 	c := connection{
 		port: h.spec.Port, pkeyIndex: h.result.PKey.Index, mtu: min(h.port.mtu, mtuNumber(peer.MTU)),
 		lid: peer.LID, global: gid.Known, gidIndex: gid.Value.Index,
-		peer: peer.QueuePairs[i].Number, psn: h.psns[i], peerPSN: peer.QueuePairs[i].PSN, rdAtomic: 1,
+		peer: peer.QueuePairs[i].Number, psn: h.psns[i], peerPSN: peer.QueuePairs[i].PSN, rdAtomic: 1, far: true,
 	}
 	if gid.Known {
 		c.gid = peer.GID.As16()

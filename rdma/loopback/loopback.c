@@ -388,8 +388,13 @@ static struct lb_error to_rts(struct lb_library *lib, struct ibv_qp *qp, const s
 {
 	struct ibv_qp_attr attr = {
 		.qp_state = IBV_QPS_RTS,
-		.timeout = 14, /* 4.096 us * 2^14 = 67 ms */
-		.retry_cnt = 3, /* a dead path is to fail in well under a second */
+		/*
+		 * 4.096 us * 2^14 = 67 ms, four times: within a NIC a dead path is to
+		 * fail in well under a second. Between hosts there are switches that
+		 * pause: 268 ms, eight times.
+		 */
+		.timeout = c->far ? 16 : 14,
+		.retry_cnt = c->far ? 7 : 3,
 		.rnr_retry = 7,
 		.sq_psn = c->psn,
 		.max_rd_atomic = c->rd_atomic,

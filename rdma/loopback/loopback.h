@@ -106,6 +106,7 @@ struct lb_connection {
 	uint32_t psn, peer_psn; /* the first number of either direction */
 	int rd_atomic;
 	int access; /* enum lb_access: what the peer may do */
+	int far;    /* the peer is another host's */
 };
 
 struct lb_error lb_open(struct lb_library *lib, const char *name, uintptr_t *context);

@@ -111,6 +111,7 @@ type connection struct {
 	psn, peerPSN         uint32 // the first number of either direction
 	rdAtomic             int
 	allow                access // what the peer may do
+	far                  bool   // the peer is another host's
 }
 
 // transfer says what to move: RDMA WRITEs of size bytes, or READs, with depth of

@@ -191,7 +191,7 @@ func (l library) connectQP(qp handle, c connection) error {
 		port: C.int(c.port), pkey_index: C.int(c.pkeyIndex), path_mtu: C.int(c.mtu),
 		dlid: C.int(c.lid), global: cBool(c.global), sgid_index: C.int(c.gidIndex),
 		peer_number: C.uint32_t(c.peer), psn: C.uint32_t(c.psn), peer_psn: C.uint32_t(c.peerPSN), rd_atomic: C.int(c.rdAtomic),
-		access: C.int(c.allow),
+		access: C.int(c.allow), far: cBool(c.far),
 	}
 	for i, b := range c.gid {
 		to.dgid[i] = C.uint8_t(b)

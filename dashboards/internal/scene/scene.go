@@ -34,6 +34,7 @@ var pages = map[string]string{
 	"page-old-irdma":      "irdma-gen3.metrics",
 	"page-jobs":           "jobs/all.metrics",
 	"page-pods":           "pods/all.metrics",
+	"page-peers":          "peer/trouble.metrics",
 }
 
 // Cluster is the label of all nodes.

@@ -104,3 +104,16 @@ func sleep(ctx context.Context, duration time.Duration) bool {
 		return false
 	}
 }
+
+// IdleGPU is the utilisation above which a GPU is not idle.
+const IdleGPU = idleGPU
+
+// BusyPort says whether a port of a pair without GPU is under load, over a shorter time
+// than runs of the schedule look: for traffic that is over in a moment.
+func BusyPort(ctx context.Context, host Host, at Pair, over time.Duration) Reason {
+	first := host.Load(ctx, at)
+	if !sleep(ctx, over) {
+		return ReasonStopped
+	}
+	return loads{first, host.Load(ctx, at)}.busy()
+}

@@ -18,9 +18,14 @@
 //	close                     ->                  also at any time before, with the reason
 //	                          <-  closed             its memory cannot be written to any more
 //
-// After closed, or refused in answer to open, the next open may follow. A responder
+// Each close is answered by one closed, whatever the initiator has not heard yet. After
+// closed, or refused in answer to open, the next open may follow. A responder
 // that fails sends failed, its memory gone by then, and waits for close. What has a
 // wrong form ends the connection.
+//
+// Certificates are looked at in the handshake, their names after it, so that whoever has
+// none of those that are allowed is told so. The names say who may take part, not who is
+// which target: that the address says which a connection comes from, or goes to.
 //
 // What is guarded against: Each side checks every number of the other. Addresses are
 // those said in the session alone, and one that another target has named is refused

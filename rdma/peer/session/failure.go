@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -64,7 +65,7 @@ const (
 // Failure is why something failed or was refused. As an error it is what all methods of
 // this package return.
 type Failure struct {
-	Peer   bool   `json:"-"` // the other side found it
+	Peer   bool   `json:"-"` // the other side found it; in JSON found_by says so
 	Reason Reason `json:"reason"`
 	Stage  string `json:"stage,omitempty"`
 	Call   string `json:"call,omitempty"`   // of libibverbs, CUDA or the system
@@ -72,6 +73,7 @@ type Failure struct {
 	Status string `json:"status,omitempty"` // of a completion, "" if there is none
 	Text   string `json:"text"`
 	err    error
+	close  bool // it came with close: the other side waits for closed
 }
 
 // Error is one line for people.
@@ -107,6 +109,20 @@ func protocolError(format string, args ...any) *Failure {
 	return failf(ReasonProtocol, "", format, args...)
 }
 
+// failureOr is the failure that an error is, or one for a reason. nil stays nil.
+func failureOr(reason Reason, stage string, err error) *Failure {
+	var f *Failure
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &f):
+		return at(stage, f)
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return at(stage, asFailure(err))
+	}
+	return Fail(reason, stage, err)
+}
+
 // at is a failure with a stage, if it has none of its own.
 func at(stage string, err error) *Failure {
 	if err == nil {
@@ -124,16 +140,18 @@ func at(stage string, err error) *Failure {
 // asFailure is the failure that an error is, or is made into.
 func asFailure(err error) *Failure {
 	var f *Failure
-	var alert *net.OpError
+	var alert *net.OpError // "remote error" or "local error" of TLS
 	var timeout net.Error
 	switch {
+	case err == nil:
+		return nil
 	case errors.As(err, &f):
 		return f
 	case errors.Is(err, context.Canceled):
 		return Fail(ReasonStopped, "", err)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
 		return Fail(ReasonTimeout, "", fmt.Errorf("%w: %w", err, syscall.ETIMEDOUT))
-	case errors.As(err, &alert) && alert.Op == "remote error", isTLS(err):
+	case errors.As(err, &alert) && strings.HasSuffix(alert.Op, " error"), isTLS(err):
 		return Fail(ReasonTLS, "", err)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, net.ErrClosed):
 		return Fail(ReasonLeft, "", fmt.Errorf("the connection has ended: %w", err))
@@ -161,6 +179,41 @@ func (f *Failure) ofPeer() *Failure {
 	}
 	other.Reason = ReasonOther
 	return other
+}
+
+// The values of found_by.
+const (
+	foundHere = "self"
+	foundPeer = "peer"
+)
+
+// plainFailure is a failure without methods.
+type plainFailure Failure
+
+type failureJSON struct {
+	plainFailure
+	FoundBy string `json:"found_by"`
+}
+
+// MarshalJSON says who found it, for whoever reads results. On the wire that is said
+// too and not believed: what comes from the other side was found there.
+func (f *Failure) MarshalJSON() ([]byte, error) {
+	out := failureJSON{plainFailure(*f), foundHere}
+	if f.Peer {
+		out.FoundBy = foundPeer
+	}
+	return json.Marshal(out)
+}
+
+// UnmarshalJSON reads what MarshalJSON writes.
+func (f *Failure) UnmarshalJSON(text []byte) error {
+	var in failureJSON
+	if err := json.Unmarshal(text, &in); err != nil {
+		return err
+	}
+	*f = Failure(in.plainFailure)
+	f.Peer = in.FoundBy == foundPeer
+	return nil
 }
 
 // printable is a text without what is not to be seen, of so many characters at most.

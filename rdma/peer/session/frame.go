@@ -12,11 +12,18 @@ const MaxMessage = 64 << 10
 
 const headerSize = 4
 
+// The first byte of what TLS sends in clear is between these, the second one is 3. As
+// a length it would be too long.
+const recordAlert, recordData = 21, 23
+
 // readFrame reads a message. Nothing is allocated for what is too long.
 func readFrame(from io.Reader) ([]byte, error) {
 	var header [headerSize]byte
 	if _, err := io.ReadFull(from, header[:]); err != nil {
 		return nil, err // io.EOF between two messages, io.ErrUnexpectedEOF within one
+	}
+	if header[0] >= recordAlert && header[0] <= recordData && header[1] == 3 {
+		return nil, failf(ReasonTLS, "", "the other side speaks TLS and this one does not: %w", syscall.EPROTO)
 	}
 	length := binary.BigEndian.Uint32(header[:])
 	if length == 0 || length > MaxMessage {

@@ -1,7 +1,6 @@
 package session
 
 import (
-	"fmt"
 	"sync"
 	"syscall"
 	"time"
@@ -15,11 +14,13 @@ type Limits struct {
 	Handshake   time.Duration // for TLS. Default 5s
 	Message     time.Duration // for a message that needs no work. Default 5s
 	Step        time.Duration // for one that does: opening, filling, verifying, closing. Default 15s
-	Idle        time.Duration // between two sessions of a connection. Default 10s
+	Idle        time.Duration // between two sessions of a connection, and for opening. Default 30s
 	Deadline    time.Duration // of a session. Default 30s, at most 10m
 	Grace       time.Duration // after which a call that does not end counts as hung. Default 10s
 	Buffer      int           // bytes of the largest buffer. Default 64 MiB
 	Bytes       uint64        // of each write of a round. Default 4 GiB
+
+	late chan struct{} // for tests: who waits for the other side and hears of it has waited long enough
 }
 
 func (l Limits) withDefaults() Limits {
@@ -29,7 +30,7 @@ func (l Limits) withDefaults() Limits {
 	orDefault(&l.Handshake, 5*time.Second)
 	orDefault(&l.Message, 5*time.Second)
 	orDefault(&l.Step, 15*time.Second)
-	orDefault(&l.Idle, 10*time.Second)
+	orDefault(&l.Idle, 30*time.Second)
 	orDefault(&l.Deadline, 30*time.Second)
 	l.Deadline = min(l.Deadline, mostDeadline)
 	orDefault(&l.Grace, 10*time.Second)
@@ -37,6 +38,13 @@ func (l Limits) withDefaults() Limits {
 	orDefault(&l.Bytes, 4<<30)
 	return l
 }
+
+// linger is for how long what the other side still says is taken in at the end.
+func (l Limits) linger() time.Duration { return min(l.Message, time.Second) }
+
+// patience is for how long a step of the other side may take until it has told: the
+// step itself, the time after which it gives up a call that hangs, and the message.
+func (l Limits) patience() time.Duration { return l.Step + l.Grace + l.Message }
 
 func orDefault[T comparable](value *T, standard T) {
 	var zero T
@@ -50,7 +58,7 @@ func orDefault[T comparable](value *T, standard T) {
 type Budget struct {
 	most  uint64
 	mu    sync.Mutex
-	spent []spending
+	spent []*spending // in their order
 }
 
 type spending struct {
@@ -94,72 +102,11 @@ func (b *Budget) take(bytes uint64) (settle func(uint64), err error) {
 	if used := b.used(now); bytes > b.most || used > b.most-bytes {
 		return nil, failf(ReasonBudget, StageAdmit, "%d bytes are wanted, and %d of this hour's %d are spent: %w", bytes, used, b.most, syscall.EDQUOT)
 	}
-	b.spent = append(b.spent, spending{now, bytes})
+	s := &spending{now, bytes}
+	b.spent = append(b.spent, s)
 	return func(really uint64) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		for i := range b.spent {
-			if b.spent[i].at.Equal(now) && b.spent[i].bytes == bytes {
-				b.spent[i].bytes = min(really, bytes)
-				return
-			}
-		}
+		s.bytes = min(really, bytes)
 	}, nil
-}
-
-// ClaimAge is for how long an RDMA address is the target's that named it last. An
-// address that has moved to another node is refused for that long, unless the
-// target that had it has left the list.
-const ClaimAge = time.Hour
-
-// mostClaims bounds what is remembered; then the oldest are forgotten.
-const mostClaims = 1 << 16
-
-// Claims remember which target named which RDMA address: one node must not have this
-// host write to another. Both sides of a host share them.
-type Claims struct {
-	mu     sync.Mutex
-	claims map[claim]claimed
-}
-
-// claim is an address as it is seen from a port of this host: LIDs and link-local
-// GIDs are the same on different fabrics.
-type claim struct {
-	own   Port
-	where string
-}
-
-type claimed struct {
-	target string
-	at     time.Time
-}
-
-// NewClaims knows none.
-func NewClaims() *Claims { return &Claims{claims: map[claim]claimed{}} }
-
-// take notes that a target names an address. listed says whether another target is
-// still in the list.
-func (c *Claims) take(target string, own Port, where string, listed func(target string) bool) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	key, now := claim{own, where}, time.Now()
-	if last, known := c.claims[key]; known && last.target != target && now.Sub(last.at) < ClaimAge && listed(last.target) {
-		return failf(ReasonClaimed, StageOpen, "the RDMA address %s is %s's, as that said %v ago: %w", where, last.target, now.Sub(last.at).Round(time.Second), syscall.EADDRINUSE)
-	}
-	if len(c.claims) >= mostClaims {
-		for old, last := range c.claims {
-			if now.Sub(last.at) >= ClaimAge || len(c.claims) >= mostClaims {
-				delete(c.claims, old)
-			}
-		}
-	}
-	c.claims[key] = claimed{target, now}
-	return nil
-}
-
-// String says how many claims there are.
-func (c *Claims) String() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return fmt.Sprintf("%d RDMA addresses", len(c.claims))
 }

@@ -2,8 +2,10 @@ package session
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
+	"net/netip"
 	"strings"
 	"syscall"
 	"time"
@@ -44,6 +46,7 @@ type Rail struct {
 	Rate      float64  `json:"rate,omitempty"`  // bytes per second each way
 	MTU       int      `json:"mtu,omitempty"`   // bytes
 	GPUs      []string `json:"gpus,omitempty"`  // PCI addresses of those next to it, the best first
+	IP        string   `json:"ip,omitempty"`    // address of its interface: IPoIB, or of the RoCE device
 }
 
 // Match is what pairs of rails are made of.
@@ -117,6 +120,8 @@ type message struct {
 	Failed   *Failure      `json:"failed,omitempty"`
 	Close    *ended        `json:"close,omitempty"`
 	Closed   *ended        `json:"closed,omitempty"`
+
+	at time.Time // when it came
 }
 
 // names are those of the fields that are set.
@@ -144,16 +149,40 @@ func (m message) name() string { return strings.Join(m.names(), "+") }
 func decode(text []byte) (message, error) {
 	var m message
 	if err := json.Unmarshal(text, &m); err != nil {
+		if hello := ofNewer(text); hello != nil {
+			return message{Hello: hello}, nil
+		}
 		return message{}, protocolError("a message that cannot be read: %.200s: %w", printable(err.Error(), 200), syscall.EBADMSG)
 	}
 	if n := len(m.names()); n != 1 {
 		return message{}, protocolError("a message of %d kinds that are known: %w", n, syscall.EBADMSG)
 	}
 	if err := m.check(); err != nil {
+		if hello := ofNewer(text); hello != nil {
+			return message{Hello: hello}, nil
+		}
 		return message{}, protocolError("%s: %w: %w", m.name(), err, syscall.EBADMSG)
 	}
 	m.clean()
 	return m, nil
+}
+
+// ofNewer is the hello of a version that this side cannot read, as far as all versions
+// have it alike, so that the versions can be told instead of what looks wrong.
+func ofNewer(text []byte) *Hello {
+	var m struct {
+		Hello *struct {
+			Protocol int `json:"protocol"`
+			Oldest   int `json:"oldest"`
+		} `json:"hello"`
+	}
+	if json.Unmarshal(text, &m) != nil || m.Hello == nil {
+		return nil
+	}
+	if h := (&Hello{Protocol: m.Hello.Protocol, Oldest: m.Hello.Oldest}); h.check() == nil && h.oldest() > Protocol {
+		return h
+	}
+	return nil
 }
 
 // clean makes texts fit to be shown.
@@ -180,6 +209,8 @@ func (m message) check() error {
 		return m.Hello.check()
 	case m.Open != nil:
 		return m.Open.check()
+	case m.Opened != nil:
+		return m.Opened.check()
 	case m.Go != nil:
 		return m.Go.check()
 	case m.Done != nil:
@@ -241,6 +272,9 @@ func (r Rail) check() error {
 	if err := checkText("link layer", r.LinkLayer, 32); err != nil {
 		return err
 	}
+	if addr, err := netip.ParseAddr(r.IP); r.IP != "" && (err != nil || addr.Zone() != "" || addr.IsUnspecified() || addr.IsMulticast()) {
+		return fmt.Errorf("port %s with the IP address %.64q", r.Port, r.IP)
+	}
 	return checkText("rail", r.Label, 128)
 }
 
@@ -280,7 +314,7 @@ func (o *open) check() error {
 		return fmt.Errorf("a deadline of %d ms", o.Deadline)
 	}
 	if len(o.Address) == 0 {
-		return fmt.Errorf("no address")
+		return errors.New("no address")
 	}
 	return checkMeasurement(o.Kind, o.Memory, o.Directions, o.Shape)
 }
@@ -313,6 +347,16 @@ func checkMeasurement(kind Kind, memory Memory, directions []Direction, s Shape)
 	return nil
 }
 
+func (o *opened) check() error {
+	if f := o.Facts; f.MTU < 0 || f.QueuePairs < 0 || f.MessageSize < 0 {
+		return fmt.Errorf("MTU %d, %d queue pairs, messages of %d bytes", f.MTU, f.QueuePairs, f.MessageSize)
+	}
+	if len(o.Address) == 0 {
+		return errors.New("no address")
+	}
+	return nil
+}
+
 func (b *begin) check() error {
 	if b.Within < 0 || b.Within > int64(mostDeadline/time.Millisecond) || b.Pings < 0 || b.Pings > mostPings {
 		return fmt.Errorf("within %d ms, %d pings", b.Within, b.Pings)
@@ -320,8 +364,16 @@ func (b *begin) check() error {
 	return nil
 }
 
+// checkPings is for plans of this side and rounds of the other.
+func checkPings(kind Kind, memory Memory, pings int) error {
+	if pings < 0 || pings > mostPings || pings == 0 && kind == Ping || pings > 0 && memory == Staged {
+		return fmt.Errorf("%d pings of %s with %s memory: %w", pings, kind, memory, syscall.EINVAL)
+	}
+	return nil
+}
+
 func (d *done) check() error {
-	if d.Elapsed < 0 || d.CPU < 0 || len(d.Extents) > mostExtents {
+	if d.Elapsed < 0 || d.Elapsed > mostDeadline || d.CPU < 0 || len(d.Extents) > mostExtents {
 		return fmt.Errorf("%v, CPU %v, %d extents", d.Elapsed, d.CPU, len(d.Extents))
 	}
 	if l := d.Latency; l != nil && (l.Count < 0 || l.Count > mostPings || l.Lost < 0 || l.Lost > 1 || l.Median < 0 || l.P99 < l.Median) {
@@ -335,15 +387,44 @@ func (d *done) check() error {
 	return nil
 }
 
-// speak is the newest version that both sides know.
-func speak(peer *Hello) (int, *Failure) {
-	oldest := peer.Oldest
-	if oldest == 0 {
-		oldest = peer.Protocol
+// speak fails unless both sides know a version. Its text says the same on both.
+func speak(own, peer Hello) *Failure {
+	if peer.oldest() <= own.Protocol && own.oldest() <= peer.Protocol {
+		return nil
 	}
-	if oldest > Protocol || peer.Protocol < Protocol {
-		return 0, failf(ReasonVersion, StageHello, "one side speaks version %d of the protocol (build %s), the other versions %d to %d: %w",
-			Protocol, "of this text", oldest, peer.Protocol, syscall.EPROTONOSUPPORT)
+	return failf(ReasonVersion, StageHello, "no version of the protocol in common: %s, %s: %w", own.versions(), peer.versions(), syscall.EPROTONOSUPPORT)
+}
+
+func (h Hello) oldest() int {
+	if h.Oldest == 0 {
+		return h.Protocol
 	}
-	return Protocol, nil
+	return h.Oldest
+}
+
+func (h Hello) versions() string {
+	who := "a node"
+	for _, name := range []string{h.Name, h.Address} {
+		if name != "" {
+			who = name
+			break
+		}
+	}
+	if h.Build != "" {
+		who += " (build " + h.Build + ")"
+	}
+	if h.oldest() == h.Protocol {
+		return fmt.Sprintf("%s speaks version %d", who, h.Protocol)
+	}
+	return fmt.Sprintf("%s speaks versions %d to %d", who, h.oldest(), h.Protocol)
+}
+
+// ofNow is what a node says of itself, with what the protocol adds.
+func ofNow(h Hello, received time.Time) *Hello {
+	h.Protocol, h.Oldest, h.Received = Protocol, Protocol, 0
+	if !received.IsZero() {
+		h.Received = received.UnixNano()
+	}
+	h.Sent = time.Now().UnixNano()
+	return &h
 }

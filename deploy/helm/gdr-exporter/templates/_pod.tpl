@@ -16,13 +16,16 @@
 {{- range splitList " " (include "gdr.pathFlags" .) }}
 - {{ . }}
 {{- end }}
-- --probe.isolation=process
+- --probe.isolation={{ ternary "in-process" "process" (and .Values.peer.enabled .Values.peer.gpuMemory) }}
 - --probe.interval={{ ternary "0" .Values.probe.interval (eq .Values.mode "metrics-only") }}
 {{- if .Values.profile }}
 - --profile=/etc/gdr_exporter/profile/profile.yaml
 {{- end }}
 - --log.level={{ .Values.log.level }}
 - --log.format={{ .Values.log.format }}
+{{- if .Values.peer.enabled }}
+{{ include "gdr.peerArgs" . }}
+{{- end }}
 {{- if .Values.podResources.enabled }}
 - --kubernetes.pod-resources=/var/lib/kubelet/pod-resources/kubelet.sock
 {{- end }}
@@ -37,6 +40,13 @@
   valueFrom:
     fieldRef:
       fieldPath: status.hostIP
+{{- end }}
+{{- if .Values.peer.enabled }}
+# What the node calls itself while no list does, and for --peer.self=$(NODE_NAME).
+- name: NODE_NAME
+  valueFrom:
+    fieldRef:
+      fieldPath: spec.nodeName
 {{- end }}
 {{- if eq .Values.mode "nvidia-runtime" }}
 # All GPUs without taking one from the scheduler, and the RDMA devices.
@@ -117,6 +127,9 @@ capabilities:
   mountPath: /etc/gdr_exporter/profile
   readOnly: true
 {{- end }}
+{{- if .Values.peer.enabled }}
+{{- include "gdr.peerMounts" . }}
+{{- end }}
 {{- if .Values.podResources.enabled }}
 # The folder: the kubelet makes its socket anew when it starts.
 - name: pod-resources
@@ -169,6 +182,9 @@ capabilities:
   configMap:
     name: {{ include "gdr.fullname" . }}-profile
 {{- end }}
+{{- if .Values.peer.enabled }}
+{{- include "gdr.peerVolumes" . }}
+{{- end }}
 {{- if .Values.podResources.enabled }}
 - name: pod-resources
   hostPath:
@@ -213,6 +229,9 @@ checksum/profile: {{ toJson . | sha256sum }}
 {{- end }}
 {{- with .Values.webConfig.config }}
 checksum/web-config: {{ toJson . | sha256sum }}
+{{- end }}
+{{- if include "gdr.peerOwnConfig" . }}
+checksum/peer-config: {{ include "gdr.peerConfig" . | sha256sum }}
 {{- end }}
 {{- with .Values.podAnnotations }}
 {{ toYaml . }}
@@ -272,6 +291,11 @@ containers:
       - name: metrics
         containerPort: {{ .web.port }}
         protocol: TCP
+      {{- if .peer.enabled }}
+      - name: peers
+        containerPort: {{ .peer.port }}
+        protocol: TCP
+      {{- end }}
     livenessProbe:
       {{- include "gdr.probe" (dict "root" $root "path" "/-/healthy" "timing" .livenessProbe) | trim | nindent 6 }}
     readinessProbe:

@@ -30,6 +30,7 @@
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- include "gdr.validatePeer" . -}}
 {{- end -}}
 
 {{/* Two values under one name would be an object of two minds. */}}
@@ -79,14 +80,23 @@
   "--path.sysfs" "the chart: it is /host/sys"
   "--path.procfs" "the chart: it is /host/proc"
   "--path.driver-root" "driverRoots"
-  "--probe.isolation" "the chart: a measurement that crashes or hangs must not take the exporter with it"
+  "--probe.isolation" "the chart: a measurement that crashes or hangs must not take the exporter with it (but see peer.gpuMemory)"
   "--probe.interval" "probe.interval"
   "--state.dir" "stateDir"
   "--control.socket" "runDir"
   "--profile" "profile"
   "--log.level" "log.level"
   "--log.format" "log.format"
-  "--kubernetes.pod-resources" "podResources.enabled" -}}
+  "--kubernetes.pod-resources" "podResources.enabled"
+  "--peer.enabled" "peer.enabled"
+  "--peer.listen-address" "peer.listenAddress and peer.port"
+  "--peer.tls-config" "peer.tlsSecret and peer.allowedNames, or peer.existingConfig"
+  "--peer.insecure" "peer.insecure"
+  "--peer.targets" "peer.targets"
+  "--peer.targets-port" "peer.port"
+  "--peer.dns" "the chart: it is the name of its Service, or set peer.targets"
+  "--peer.degree" "peer.degree"
+  "--peer.interval" "peer.interval" -}}
 {{- range .Values.extraArgs -}}
 {{- $flag := regexReplaceAll "=.*" . "" -}}
 {{- with get $own $flag -}}
