@@ -122,17 +122,18 @@ survival: build ## mutations of healthy captures (all of small hosts); what each
 	go build -o bin/scrapebench ./cmd/scrapebench
 	bin/scrapebench --exporter bin/gdr_exporter --node-exporter $$(.ci/gotool node_exporter $(NODE_EXPORTER)) --survival
 
-soak: build ## long shows (a night): 10,000 scrapes, the survival table, a log of 1 GB, alerts in real time, 1,000 nodes, fuzzing
+soak: build ## long shows (a night): 10,000 scrapes, the survival table, a log of 1 GB, alerts in real time, 1,000 nodes, three nodes that measure each other, fuzzing
 	go build -o bin/scrapebench ./cmd/scrapebench
 	bin/scrapebench --exporter bin/gdr_exporter --soak 10000
 	$(MAKE) survival
 	@.ci/install $(VM_PACKAGES)
 	go build -o bin/vmtest ./cmd/vmtest && go test -c -o bin/loopback.test ./rdma/loopback
-	bin/vmtest --timeout 15m --devices 2 --env GDR_IN_KERNEL=1 --env LOOPBACK_LEAK_RUNS=2000 --env LOOPBACK_ROUNDS=5 -- bin/loopback.test -test.v -test.run 'TestInKernel(Leaks|Perftest)$$'
+	bin/vmtest --timeout 15m --devices 2 --env GDR_IN_KERNEL=1 --env LOOPBACK_LEAK_RUNS=2000 --env LOOPBACK_ROUNDS=5 -- bin/loopback.test -test.v -test.run 'TestInKernel(Leaks|Perftest|EndpointLeaks|EndpointPerftest)$$'
 	yes "$$(cat collector/nccllog/testdata/one-bad-rail-2.23.log)" | head -c 1G | (ulimit -v 3000000; bin/gdr_exporter nccl-log -) || [ $$? = 1 ] # a log of 1 GB, in bounded memory
 	@.ci/install prometheus prometheus-alertmanager
 	$(MAKE) chart-show deploy-soak
 	go run ./deploy/stack/cost -nodes 1000 -for 15m
+	STACK_PEERS=1 go test -run 'TestPeers$$' -count=1 -v -timeout 1h ./deploy/stack
 	STACK_UNSCALED=1 go test -run 'TestShow$$' -count=1 -v -timeout 8h ./deploy/stack
 	$(MAKE) fuzz FUZZTIME=1m
 
