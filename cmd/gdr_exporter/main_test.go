@@ -117,9 +117,10 @@ type result struct {
 // runBriefly runs the program, which should end by itself.
 func runBriefly(t *testing.T, args ...string) result {
 	t.Helper()
+	program := binary(t) // the first one builds it, which takes its own time
 	ctx, cancel := context.WithTimeout(t.Context(), patient)
 	defer cancel()
-	return finish(t, exec.CommandContext(ctx, binary(t), args...))
+	return finish(t, exec.CommandContext(ctx, program, args...))
 }
 
 func finish(t *testing.T, command *exec.Cmd) result {

@@ -1,12 +1,18 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
+
+	"go.uber.org/zap/zapcore"
 
 	"gdr_exporter/collector/status"
 	"gdr_exporter/rdma/peer/session"
@@ -89,5 +95,54 @@ func TestPeerUnreachable(t *testing.T) {
 	line := lineOf(t, &check, "peers", "met/"+nobody)
 	if line.Status != status.CheckWarning || !strings.Contains(line.Seen, "connection refused") || check.Counts.Warning == 0 {
 		t.Errorf("%+v", line)
+	}
+}
+
+// certificateNow is a certificate whose files are bad, and that ends.
+type certificateNow struct {
+	bad   atomic.Bool
+	looks atomic.Int32
+	ends  time.Time
+}
+
+func (c *certificateNow) Err() error {
+	c.looks.Add(1)
+	if c.bad.Load() {
+		return errors.New("node.crt: no certificate")
+	}
+	return nil
+}
+
+func (c *certificateNow) Expires() time.Time { return c.ends }
+
+// What is wrong with a certificate is told once, and again when it has been well.
+func TestPeerCertificate(t *testing.T) {
+	for _, c := range []struct {
+		name       string
+		left       time.Duration
+		bad        bool
+		ends, lost int
+	}{
+		{"fine", 15 * 24 * time.Hour, false, 0, 0}, {"soon", time.Hour, false, 1, 0}, {"over", -time.Hour, false, 1, 0}, {"bad files", 15 * 24 * time.Hour, true, 0, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			log := &lockedBuffer{}
+			of := &certificateNow{ends: time.Now().Add(c.left)}
+			of.bad.Store(c.bad)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				watchCertificate(ctx, of, time.Millisecond, newLogger(zapcore.InfoLevel.String(), "logfmt", log))
+			}()
+			looked := of.looks.Load()
+			within(t, patience, "some looks", func() bool { return of.looks.Load() > looked+5 })
+			cancel()
+			<-ended
+			if ends, lost := strings.Count(log.String(), "ends soon"), strings.Count(log.String(), "are not taken"); ends != c.ends || lost != c.lost {
+				t.Errorf("told %d and %d times, want %d and %d:\n%s", ends, lost, c.ends, c.lost, log)
+			}
+		})
 	}
 }

@@ -91,6 +91,9 @@ func (p *peers) start(listener net.Listener) error {
 		p.logger.Warn("sessions are not encrypted: whoever has a target's address can have one", zap.String("flag", "--peer.insecure"))
 	}
 	go watcher.Run(ctx)
+	if identity := p.config.peer.identity; identity != nil {
+		go watchCertificate(ctx, identity, certificateLooks, p.logger)
+	}
 	go func() {
 		defer close(ended)
 		if err := runner.Run(ctx); err != nil {
@@ -98,6 +101,41 @@ func (p *peers) start(listener net.Listener) error {
 		}
 	}()
 	return nil
+}
+
+// lastingCertificate is what is looked at of a session.Identity.
+type lastingCertificate interface {
+	Err() error
+	Expires() time.Time
+}
+
+const (
+	certificateLooks = time.Minute
+	certificateEnds  = 14 * 24 * time.Hour // before its end it is told of
+)
+
+// watchCertificate tells, once each, why new files do not count, and that the
+// certificate ends soon: when it has, no session is possible any more.
+func watchCertificate(ctx context.Context, of lastingCertificate, every time.Duration, logger *zap.Logger) {
+	var last string
+	var told time.Time
+	for {
+		if err := of.Err(); err != nil && err.Error() != last {
+			last = err.Error()
+			logger.Warn("the certificate's files are not taken, the last good ones are in use", zap.Error(err))
+		} else if err == nil {
+			last = ""
+		}
+		if ends := of.Expires(); !ends.IsZero() && time.Until(ends) < certificateEnds && !ends.Equal(told) {
+			told = ends
+			logger.Warn("the certificate of sessions with other nodes ends soon", zap.Time("ends", ends))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(every):
+		}
+	}
 }
 
 // peersGrace is how long sessions may take to end.
