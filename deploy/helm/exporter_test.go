@@ -112,17 +112,22 @@ func TestExporterTakesArguments(t *testing.T) {
 // peers: sessions are on, with the nodes that the values name.
 func (d *daemon) peers(t *testing.T, args []string) {
 	t.Helper()
-	var status struct{ Targets int }
-	page := d.page(t, "/api/v1/peers")
-	if err := json.Unmarshal([]byte(page), &status); err != nil {
-		t.Fatalf("%v: %.300s", err, page)
-	}
 	want := 0 // the Service's name means nothing here
 	if slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--peer.targets=") }) {
 		want = 3 // of ci/peer-targets-values.yaml
 	}
-	if status.Targets != want {
-		t.Errorf("%d targets, want %d: %.300s", status.Targets, want, page)
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		var status struct{ List struct{ Targets int } }
+		page := d.page(t, "/api/v1/peers")
+		if err := json.Unmarshal([]byte(page), &status); err != nil {
+			t.Fatalf("%v: %.300s", err, page)
+		}
+		if status.List.Targets == want {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d targets, want %d: %.300s", status.List.Targets, want, page)
+		}
 	}
 }
 
