@@ -28,7 +28,7 @@ type peerConfig struct {
 	bytes, perHour    units.Base2Bytes
 	limit, gpuLimit   float64
 	asymmetry         float64
-	frame             time.Duration
+	frame, within     time.Duration
 
 	queries  []targets.Query
 	identity *session.Identity // nil: insecure
@@ -54,6 +54,7 @@ func peerFlags(app *kingpin.Application, c *config) {
 	app.Flag("peer.limit", "Share of the lesser port's rate below which host memory to host memory is slow.").Default("0.7").Float64Var(&p.limit)
 	app.Flag("peer.gpu-limit", "Share of that of host memory below which GPU memory to GPU memory is slow.").Default("0.85").Float64Var(&p.gpuLimit)
 	app.Flag("peer.asymmetry-limit", "Share of the other direction's rate below which a direction is slow.").Default("0.75").Float64Var(&p.asymmetry)
+	app.Flag("peer.within", "For how long a session goes on beginning writes, for tests on slow machines.").Hidden().Default("250ms").DurationVar(&p.within)
 	app.Flag("peer.frame", "Length of a frame of the schedule, for tests in a hurry. The same on all nodes.").Hidden().Default(schedule.Defaults().Frame.String()).DurationVar(&p.frame)
 }
 

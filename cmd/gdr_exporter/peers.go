@@ -222,7 +222,7 @@ func (c *config) peerOptions(host peer.Host) peer.Options {
 	}}
 	return peer.Options{
 		Schedule: p.options(), Host: host, Opener: opener, Identity: p.identity, BytesPerHour: uint64(p.perHour),
-		Name: nodeName(), Build: version.Version, Bytes: uint64(p.bytes), Shape: session.Shape{QueuePairs: s.queuePairs},
+		Name: nodeName(), Build: version.Version, Bytes: uint64(p.bytes), Within: p.within, Shape: session.Shape{QueuePairs: s.queuePairs},
 		Rates: peer.RateLimits{Port: p.limit, GPU: p.gpuLimit, Asymmetry: p.asymmetry},
 	}
 }

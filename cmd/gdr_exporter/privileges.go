@@ -33,7 +33,7 @@ func (d *daemon) tellPrivileges(s *snapshot.Snapshot) {
 		d.logger.Warn("a privilege is missing; the rest is served", zap.String("missing", lost.missing), zap.String("costs", lost.costs))
 	}
 	for _, evidence := range runs.Missing {
-		if strings.Contains(evidence.What, "--collector.") {
+		if strings.Contains(evidence.What, "--collector.") || strings.Contains(evidence.What, "--peer.enabled") {
 			continue // switched off, which is no privilege
 		}
 		d.logger.Info("not judged for want of evidence", zap.String("missing", evidence.What), zap.Strings("rules", evidence.Rules))

@@ -391,10 +391,10 @@ static struct lb_error to_rts(struct lb_library *lib, struct ibv_qp *qp, const s
 		/*
 		 * 4.096 us * 2^14 = 67 ms, four times: within a NIC a dead path is to
 		 * fail in well under a second. Between hosts there are switches that
-		 * pause: 268 ms, eight times.
+		 * pause: 268 ms, seven times. Soft-RoCE takes a count of 7 for no limit.
 		 */
 		.timeout = c->far ? 16 : 14,
-		.retry_cnt = c->far ? 7 : 3,
+		.retry_cnt = c->far ? 6 : 3,
 		.rnr_retry = 7,
 		.sq_psn = c->psn,
 		.max_rd_atomic = c->rd_atomic,
