@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/alecthomas/units"
 	"github.com/prometheus/common/version"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -210,6 +211,9 @@ func (p *peerConfig) sources() []string {
 	return append(all, p.dns...)
 }
 
+// mostPeerBuffer is what other nodes accept at most, see session.Limits.
+const mostPeerBuffer = 64 * units.MiB
+
 // peerOptions are what the daemon's sessions and those by hand have in common.
 func (c *config) peerOptions(host peer.Host) peer.Options {
 	p, s := &c.peer, &c.schedule
@@ -222,7 +226,7 @@ func (c *config) peerOptions(host peer.Host) peer.Options {
 	}}
 	return peer.Options{
 		Schedule: p.options(), Host: host, Opener: opener, Identity: p.identity, BytesPerHour: uint64(p.perHour),
-		Name: nodeName(), Build: version.Version, Bytes: uint64(p.bytes), Within: p.within, Shape: session.Shape{QueuePairs: s.queuePairs},
+		Name: nodeName(), Build: version.Version, Bytes: uint64(p.bytes), Within: p.within, Shape: session.Shape{Buffer: int(min(s.buffer, mostPeerBuffer)), QueuePairs: s.queuePairs},
 		Rates: peer.RateLimits{Port: p.limit, GPU: p.gpuLimit, Asymmetry: p.asymmetry},
 	}
 }

@@ -48,7 +48,8 @@ func (e *endpoint) Fill(ctx context.Context, seed uint64) error {
 
 // Write writes. What was written before a failure is told too.
 func (e *endpoint) Write(ctx context.Context, bytes uint64, within time.Duration) (session.Written, error) {
-	w, err := e.own.Write(ctx, loopback.WriteSpec{Bytes: bytes, Within: within})
+	// Asleep rather than polling: large messages lose nothing by it, and the node has other work.
+	w, err := e.own.Write(ctx, loopback.WriteSpec{Bytes: bytes, Within: within, Events: true})
 	return written(w), orNil(loopback.StageWrite, err)
 }
 
