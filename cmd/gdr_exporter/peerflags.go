@@ -210,12 +210,11 @@ func (p *peerConfig) listenPeers() (net.Listener, error) {
 	return listener, nil
 }
 
-// nodeName is what this node calls itself to others.
+// nodeName is what this node calls itself to others, which show it where their list has
+// but an address.
 func nodeName() string {
-	for _, name := range []string{os.Getenv("NODE_NAME")} { // set by the Helm chart
-		if name != "" {
-			return name
-		}
+	if name := os.Getenv("NODE_NAME"); name != "" { // set by the Helm chart
+		return name
 	}
 	name, err := os.Hostname()
 	if err != nil {

@@ -273,8 +273,8 @@ func (c *config) knownPeers(ctx context.Context) *peer.Status {
 	return &answer
 }
 
-// errPeersHang says what keeps a restart back.
-const errPeersHang = "a session with another node"
+// peersHang says what keeps a restart back.
+const peersHang = "a session with another node"
 
 // whenEnded calls a function once sessions that were told to end have ended, unless that
 // is under way.

@@ -322,7 +322,7 @@ func (d *daemon) quitMeasuring(ctx context.Context) (hangs string) {
 	}
 	if !d.peers.stop() {
 		d.peers.whenEnded(d.restartPeers)
-		return errPeersHang
+		return peersHang
 	}
 	if hangs = d.quitProber(ctx); hangs != "" {
 		d.restartPeers()
