@@ -104,19 +104,20 @@ func (f *fakeProber) Hanging() bool {
 func (f *fakeProber) HungRuns() []prober.HungRun { return f.hung }
 func (f *fakeProber) Isolate(reason string)      { f.note("isolate %s", reason) }
 
-// fakeNVML is what keeps device files open beside.
-type fakeNVML struct {
+// fakeUser is what keeps device files open beside.
+type fakeUser struct {
+	name  string
 	note  func(format string, args ...any)
 	stuck error
 }
 
-func (f *fakeNVML) Quiesce(context.Context) error { f.note("nvml quiesce"); return f.stuck }
-func (f *fakeNVML) Resume()                       { f.note("nvml resume") }
+func (f *fakeUser) Quiesce(context.Context) error { f.note("%s quiesce", f.name); return f.stuck }
+func (f *fakeUser) Resume()                       { f.note("%s resume", f.name) }
 
 // scene is a control over fakes.
 type scene struct {
 	*fakeProber
-	nvml    *fakeNVML
+	nvml    *fakeUser
 	control *control
 	open    []string
 	openErr error
@@ -128,7 +129,7 @@ type scene struct {
 func newScene() *scene {
 	core, log := observer.New(zapcore.DebugLevel)
 	s := &scene{fakeProber: &fakeProber{}, log: log}
-	s.nvml = &fakeNVML{note: s.note}
+	s.nvml = &fakeUser{name: "nvml", note: s.note}
 	s.control = &control{
 		prober: s.fakeProber, logger: zap.New(core), stopping: context.Background(),
 		restart: func() (string, string) {
@@ -261,6 +262,11 @@ func TestQuiesceReleases(t *testing.T) {
 			func(s *scene) { s.stuck, s.nvml.stuck = errors.New("a run hangs"), errors.New("nvmlShutdown hangs") },
 			status.Control{Problem: "measuring: a run hangs; NVML: nvmlShutdown hangs"}, "not all driver files",
 		},
+		"a session hangs": {
+			func(s *scene) {
+				s.control.quiet.sessions = &fakeUser{name: "sessions", note: s.note, stuck: errors.New("process 5 does not end")}
+			}, status.Control{Problem: "sessions: process 5 does not end"}, "not all driver files",
+		},
 		"cannot be seen": {func(s *scene) { s.openErr = errors.New("no /proc") }, status.Control{Problem: "no /proc"}, "not all driver files"},
 	} {
 		s := newScene()
@@ -322,6 +328,7 @@ func TestQuiesceEnds(t *testing.T) {
 	}
 
 	s = newScene()
+	s.control.quiet.sessions = &fakeUser{name: "sessions", note: s.note}
 	first := time.Now()
 	s.ask("POST", "/api/v1/quiesce?for=30ms", "", "")
 	s.ask("POST", "/api/v1/quiesce?for=1h", "", "")
@@ -333,7 +340,7 @@ func TestQuiesceEnds(t *testing.T) {
 		t.Error("the first time limit ended the second quiesce")
 	}
 	s.ask("POST", "/api/v1/resume", "", "")
-	if !ended(s) || s.control.status(t.Context()).QuiescedUntil != nil {
+	if !ended(s) || !slices.Contains(s.took(), "sessions resume") || s.control.status(t.Context()).QuiescedUntil != nil {
 		t.Error("not resumed")
 	}
 }

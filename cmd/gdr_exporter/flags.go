@@ -22,6 +22,7 @@ import (
 	"gdr_exporter/collector/snapshot"
 	"gdr_exporter/rdma/loopback"
 	"gdr_exporter/rdma/loopback/isolate"
+	"gdr_exporter/rdma/peer/verbs"
 )
 
 // config is what the command line says.
@@ -113,6 +114,8 @@ func dispatch(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 			return ncclLog(ctx, c, stdout, stderr)
 		case isolate.ChildCommand:
 			return probeChild(ctx)
+		case verbs.ChildCommand:
+			return peerChild()
 		case "state show":
 			return showState(c, stdout)
 		case "state forget":

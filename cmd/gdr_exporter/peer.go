@@ -157,7 +157,7 @@ func (c *config) meet(ctx context.Context, host *peerHost, target string) status
 		defer cancel()
 	}
 	report := status.PeerReport{Target: target}
-	runner, err := peer.New(c.peerOptions(host))
+	runner, err := peer.New(c.peerOptions(host, c.peerOpener()))
 	if err != nil {
 		report.Failure = session.Fail(session.ReasonInvalid, "", fmt.Errorf("peers: %w", err))
 		report.Conclude()

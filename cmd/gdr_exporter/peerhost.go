@@ -26,11 +26,10 @@ import (
 // prober.
 type peerHost struct {
 	*proberHost
-	// off says why nothing is to be measured now, "" if it may be; gpuOff the same of
-	// GPU memory.
-	off, gpuOff func() string
-	networks    string // sysfs class/net
-	interfaces  func() ([]net.Interface, error)
+	// off says why nothing is to be measured now, "" if it may be.
+	off        func() string
+	networks   string // sysfs class/net
+	interfaces func() ([]net.Interface, error)
 
 	looking sync.Mutex // held while the load is looked at
 	loads   map[session.Port]*peerLoad
@@ -53,7 +52,7 @@ const (
 func newPeerHost(h *proberHost) *peerHost {
 	never := func() string { return "" }
 	return &peerHost{
-		proberHost: h, off: never, gpuOff: never, networks: filepath.Join(h.config.sysfs, "class/net"), interfaces: net.Interfaces,
+		proberHost: h, off: never, networks: filepath.Join(h.config.sysfs, "class/net"), interfaces: net.Interfaces,
 		loads: map[session.Port]*peerLoad{},
 	}
 }
@@ -242,11 +241,6 @@ func (h *peerHost) addressOf(interfaces []net.Interface, name string) (netip.Add
 func (h *peerHost) Busy(ctx context.Context, kind session.Kind, rail session.Port, gpu string) error {
 	if why := h.off(); why != "" {
 		return gated(why)
-	}
-	if gpu != "" {
-		if why := h.gpuOff(); why != "" {
-			return gated(why)
-		}
 	}
 	if kind == session.Ping {
 		return nil // it is no load, and has to be made under load above all

@@ -17,9 +17,8 @@ import (
 
 	"gdr_exporter/collector/snapshot"
 	"gdr_exporter/collector/status"
-	"gdr_exporter/gpu/cuda"
-	"gdr_exporter/gpu/cuda/loopgpu"
 	"gdr_exporter/rdma/loopback"
+	"gdr_exporter/rdma/loopback/child"
 	"gdr_exporter/rdma/loopback/prober"
 	"gdr_exporter/rdma/peer"
 	"gdr_exporter/rdma/peer/session"
@@ -36,6 +35,7 @@ const (
 type peers struct {
 	config *config
 	host   *peerHost
+	opener session.Opener
 	logger *zap.Logger
 
 	mu     sync.Mutex
@@ -58,13 +58,16 @@ func (d *daemon) addPeers() {
 		}
 		return ""
 	}
-	host.gpuOff = func() string {
-		if d.prober.Status().Isolation == prober.InChild {
-			return "GPU memory is measured in processes of its own here, which sessions do not have (--probe.isolation, or after CUDA errors)"
+	isolation := c.peerIsolation()
+	d.quiet.sessions = isolation
+	opener := c.peerOpener()
+	opener.Isolation = func() *verbs.Isolation {
+		if d.prober.Status().Isolation == prober.InChild { // as for loopback runs: a flag, or after CUDA errors
+			return isolation
 		}
-		return ""
+		return nil
 	}
-	d.peers = &peers{config: c, host: host, logger: d.logger.With(zap.String("component", "peer"))}
+	d.peers = &peers{config: c, host: host, opener: opener, logger: d.logger.With(zap.String("component", "peer"))}
 }
 
 // start begins to measure and to serve. The listener is closed at the end.
@@ -76,7 +79,7 @@ func (p *peers) start(listener net.Listener) error {
 	if err != nil {
 		return usagef("--peer.targets: %w", err)
 	}
-	options := p.config.peerOptions(p.host)
+	options := p.config.peerOptions(p.host, p.opener)
 	options.Watcher, options.Listener, options.Event = watcher, listener, p.tell
 	runner, err := peer.New(options)
 	if err != nil {
@@ -214,16 +217,26 @@ func (p *peerConfig) sources() []string {
 // mostPeerBuffer is what other nodes accept at most, see session.Limits.
 const mostPeerBuffer = 64 * units.MiB
 
-// peerOptions are what the daemon's sessions and those by hand have in common.
-func (c *config) peerOptions(host peer.Host) peer.Options {
-	p, s := &c.peer, &c.schedule
+// peerOpener opens the endpoints of sessions, in this process.
+func (c *config) peerOpener() verbs.Opener {
+	s := &c.schedule
 	template := loopback.EndpointSpec{
 		LibraryDirs: verbsDirs, SysfsRoot: c.sysfs, PKey: s.pkey, FreeGPUMemory: uint64(s.minFree),
 	}
 	template.GID = c.scheduledSpec().GID
-	opener := verbs.Opener{Template: template, OpenGPU: func(address string) (loopback.GPU, error) {
-		return loopgpu.Open(address, cuda.Options{Roots: c.driverRoots, MinFree: uint64(s.minFree)})
+	return verbs.Opener{Template: template, OpenGPU: func(address string) (loopback.GPU, error) {
+		return openGPU(c.gpuSettings(address))()
 	}}
+}
+
+// peerIsolation opens those with GPU memory in children.
+func (c *config) peerIsolation() *verbs.Isolation {
+	return &verbs.Isolation{Program: child.Program{Environ: childEnviron}, Settings: c.gpuSettings("")}
+}
+
+// peerOptions are what the daemon's sessions and those by hand have in common.
+func (c *config) peerOptions(host peer.Host, opener session.Opener) peer.Options {
+	p, s := &c.peer, &c.schedule
 	return peer.Options{
 		Schedule: p.options(), Host: host, Opener: opener, Identity: p.identity, BytesPerHour: uint64(p.perHour),
 		Name: nodeName(), Build: version.Version, Bytes: uint64(p.bytes), Within: p.within, Shape: session.Shape{Buffer: int(min(s.buffer, mostPeerBuffer)), QueuePairs: s.queuePairs},

@@ -245,13 +245,20 @@ func logEvent(logger *zap.Logger) func(prober.Event) {
 // runner makes the daemon's runs.
 func (c *config) runner() *isolate.Runner {
 	return &isolate.Runner{
-		Open: openGPU,
-		Settings: func(address string, _ bool) isolate.GPUSettings {
-			return isolate.GPUSettings{Address: address, Roots: c.driverRoots, MinFree: uint64(c.schedule.minFree)}
-		},
-		Environ: func() []string { return cuda.WithoutMPS(os.Environ()) },
+		Open:     openGPU,
+		Settings: func(address string, _ bool) isolate.GPUSettings { return c.gpuSettings(address) },
+		Environ:  childEnviron,
 	}
 }
+
+// gpuSettings say how to open a GPU for measurements.
+func (c *config) gpuSettings(address string) isolate.GPUSettings {
+	return isolate.GPUSettings{Address: address, Roots: c.driverRoots, MinFree: uint64(c.schedule.minFree)}
+}
+
+// childEnviron is the environment of children that measure: no client of MPS, which
+// would have them share a context with jobs.
+func childEnviron() []string { return cuda.WithoutMPS(os.Environ()) }
 
 // openGPU returns what opens a GPU for a run, in this process or in a child.
 func openGPU(s isolate.GPUSettings) func() (loopback.GPU, error) {

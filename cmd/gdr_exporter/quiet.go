@@ -19,8 +19,8 @@ const (
 // letGo bounds the wait for a run to end and for NVML to be shut down.
 const letGo = 20 * time.Second
 
-// nvmlSwitch is the reader of NVML, which keeps device files open.
-type nvmlSwitch interface {
+// driverUser keeps driver files open while it may.
+type driverUser interface {
 	Quiesce(ctx context.Context) error
 	Resume()
 }
@@ -29,7 +29,9 @@ type nvmlSwitch interface {
 // by itself: a script that died must not leave a node unwatched.
 type quiet struct {
 	prober measurer
-	nvml   nvmlSwitch // nil: NVML is not read
+	nvml   driverUser // nil: NVML is not read
+	// sessions are the processes of sessions with other nodes; nil: there are none.
+	sessions driverUser
 	// open lists the driver files that the process has open.
 	open func() ([]string, error)
 	// afresh asks for a fresh process, the only way to close what libcuda opened;
@@ -108,11 +110,14 @@ func (q *quiet) release(ctx context.Context, until time.Time, most time.Duration
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	// At the same time: one that hangs leaves the other its time.
-	var measuring, nvml error
+	var measuring, nvml, sessions error
 	var wg sync.WaitGroup
 	wg.Go(func() { measuring = q.prober.Quiesce(ctx, until) })
 	if q.nvml != nil {
 		wg.Go(func() { nvml = q.nvml.Quiesce(ctx) })
+	}
+	if q.sessions != nil {
+		wg.Go(func() { sessions = q.sessions.Quiesce(ctx) })
 	}
 	wg.Wait()
 	var problems []string
@@ -121,6 +126,9 @@ func (q *quiet) release(ctx context.Context, until time.Time, most time.Duration
 	}
 	if nvml != nil {
 		problems = append(problems, fmt.Sprintf("NVML: %v", nvml))
+	}
+	if sessions != nil {
+		problems = append(problems, fmt.Sprintf("sessions: %v", sessions))
 	}
 	q.mu.Lock()
 	q.problems = problems
@@ -167,6 +175,9 @@ func (q *quiet) leave(why string) {
 	q.prober.Resume()
 	if q.nvml != nil {
 		q.nvml.Resume()
+	}
+	if q.sessions != nil {
+		q.sessions.Resume()
 	}
 	if was {
 		q.logger.Info("quiesced no more", zap.String("why", why))

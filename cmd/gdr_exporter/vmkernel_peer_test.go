@@ -209,12 +209,18 @@ func (p *peerNode) byHand(t *testing.T, target string, args ...string) (status.P
 	return reports[0], cmd.ProcessState.ExitCode()
 }
 
-// measured is byHand, again while the other side has another session or measurement.
+// measured is byHand, again while the other side has another session or measurement, and
+// after what soft-RoCE comes to on a busy machine.
 func (p *peerNode) measured(t *testing.T, target string, args ...string) status.PeerReport {
 	t.Helper()
 	for deadline := time.Now().Add(3 * patience); ; time.Sleep(time.Second) {
 		report, code := p.byHand(t, target, args...)
-		if report.Outcome != status.PeerNotMeasured || time.Now().After(deadline) {
+		again := report.Outcome == status.PeerNotMeasured
+		if f := failureOf(&report); report.Outcome == status.PeerBad && f != nil && softRoCE(f) {
+			t.Logf("peer %s, again after: %v", target, f)
+			again = true
+		}
+		if !again || time.Now().After(deadline) {
 			if code != 0 {
 				text, _ := json.Marshal(report)
 				t.Errorf("peer %s: code %d: %s", target, code, text)
@@ -222,6 +228,13 @@ func (p *peerNode) measured(t *testing.T, target string, args ...string) status.
 			return report
 		}
 	}
+}
+
+// softRoCE reports whether a failure may be one of soft-RoCE in an emulated machine that
+// gets too little time: of Linux 6.1 it takes seconds for a packet that was lost, and lets
+// some writes fail that it had to send again, perftest's too.
+func softRoCE(f *session.Failure) bool {
+	return f.Reason == session.ReasonTimeout || slices.Contains([]string{"IBV_WC_REM_INV_REQ_ERR", "IBV_WC_RETRY_EXC_ERR", "IBV_WC_WR_FLUSH_ERR"}, f.Status)
 }
 
 // wantFailure expects a session that fails for one of some reasons, and says at which
@@ -270,11 +283,15 @@ func roundOf(m *peer.Measurement, direction session.Direction) *session.Round {
 // and by hand, about as fast as perftest does; and nothing is left over.
 func TestInKernelPeers(t *testing.T) {
 	p := newPeerNode(t, "--peer.frame=30s", "--peer.degree=2", "--peer.interval=6m")
+	if p.n > 1 { // both ways of holding GPU memory, one against the other
+		p.set("--probe.isolation", "process")
+	}
 	held := deviceResources(t, "rxe0")
 	p.start()
 	meets(t, "all are up")
 	t.Run("schedule", p.wantPeers)
 	p.on(t, 1, "by hand", p.wantByHand)
+	p.on(t, 2, "no CUDA", p.wantNoCUDA)
 	t.Run("perftest", p.wantPerftest)
 	p.end(t)
 	if now := deviceResources(t, "rxe0"); now != held {
@@ -367,6 +384,30 @@ func (p *peerNode) wantByHand(t *testing.T) {
 	if !seen[session.Host] || !seen[session.GPU] || !seen[session.Staged] {
 		t.Errorf("memories %v", seen)
 	}
+}
+
+// wantNoCUDA: the exporter that was just measured with, and holds GPU memory in children,
+// has not loaded libcuda; nor is a child left.
+func (p *peerNode) wantNoCUDA(t *testing.T) {
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", p.process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := string(maps); strings.Contains(text, "libcuda") || !strings.Contains(text, "libibverbs") {
+		t.Errorf("%s", text)
+	}
+	within(t, patience, "no child", func() bool {
+		children, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", p.process.Pid))
+		if err != nil || len(children) == 0 {
+			t.Fatalf("%v, %v", children, err)
+		}
+		for _, file := range children {
+			if text, err := os.ReadFile(file); err == nil && len(text) > 0 {
+				return false
+			}
+		}
+		return true
+	})
 }
 
 func wayText(w *session.Way) string {

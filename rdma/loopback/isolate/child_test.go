@@ -22,6 +22,7 @@ import (
 
 	"gdr_exporter/collector/sysread"
 	"gdr_exporter/rdma/loopback"
+	"gdr_exporter/rdma/loopback/child"
 )
 
 // TestMain makes this binary a child, or a parent of one, if its arguments say so.
@@ -39,7 +40,7 @@ func TestMain(m *testing.M) {
 
 // asChild is the hidden command with a run of the test's.
 func asChild(mode string) int {
-	if err := CloseInherited(); err != nil {
+	if err := child.CloseInherited(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 3
 	}

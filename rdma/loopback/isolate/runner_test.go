@@ -215,18 +215,21 @@ func TestStays(t *testing.T) {
 	}
 }
 
+// undead is a process that is not gone after SIGKILL.
+type undead struct {
+	process
+	gone chan struct{}
+}
+
+func (u undead) Kill() bool            { return false }
+func (u undead) Gone() <-chan struct{} { return u.gone }
+
 // TestUnkillable: a child that is not gone after SIGKILL is not waited for.
 func TestUnkillable(t *testing.T) {
-	process, err := os.StartProcess("/bin/true", []string{"true"}, &os.ProcAttr{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := process.Wait(); err != nil {
-		t.Fatal(err)
-	}
 	order := orderOf(true)
 	order.Spec.Deadline = time.Millisecond
-	c := &child{watch: newWatch(order), process: process, gone: make(chan struct{}), answer: make(chan struct{}), heard: make(chan struct{})}
+	gone := make(chan struct{})
+	c := newChildRun(undead{gone: gone}, newWatch(order))
 	if !c.attend(t.Context(), time.Millisecond) {
 		t.Error("it is gone")
 	}
@@ -242,7 +245,7 @@ func TestUnkillable(t *testing.T) {
 	if !e.Hung || e.Result.NUMANode != 5 || isClosed(e.Gone) {
 		t.Errorf("%+v", e)
 	}
-	close(c.gone)
+	close(gone)
 	wantClosed(t, e.Gone)
 }
 
@@ -259,17 +262,15 @@ func TestReapedLate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _ = c.stdin.Write(text)
+	_, _ = c.Write(text)
 	e := c.hung()
-	c.close()
+	c.Close()
 	if isClosed(e.Gone) {
 		t.Error("it is gone")
 	}
-	if err := c.process.Kill(); err != nil {
-		t.Error(err)
-	}
+	c.Kill()
 	wantClosed(t, e.Gone)
-	wantGone(t, c.process.Pid)
+	wantGone(t, c.ID())
 }
 
 func isClosed(gone <-chan struct{}) bool {

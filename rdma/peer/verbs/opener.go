@@ -33,6 +33,9 @@ type Opener struct {
 	OpenGPU func(address string) (loopback.GPU, error)
 	// MostBuffer bounds the bytes of a buffer, whoever asks for it. 0: DefaultMostBuffer.
 	MostBuffer int
+	// Isolation, if it returns one, has endpoints with memory of a GPU. Those with host
+	// memory alone are always opened in this process. nil: as all are.
+	Isolation func() *Isolation
 }
 
 var _ session.Opener = Opener{}
@@ -43,6 +46,11 @@ func (o Opener) Open(ctx context.Context, spec session.Spec) (session.Endpoint, 
 	own, err := o.spec(spec)
 	if err != nil {
 		return nil, err
+	}
+	if o.Isolation != nil && spec.Memory != session.Host {
+		if i := o.Isolation(); i != nil {
+			return i.open(ctx, order{Template: o.Template, MostBuffer: o.MostBuffer, Spec: spec})
+		}
 	}
 	e, err := loopback.OpenEndpoint(ctx, own)
 	if err != nil {
