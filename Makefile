@@ -73,11 +73,11 @@ chart: go ## write what is generated from and for the Helm chart
 
 chart-test: go ## the tests of the Helm chart, which is a module of its own
 	@.ci/install $(BUILD_PACKAGES)
-	cd deploy/helm && go test -timeout 60m ./...
+	cd deploy/helm && go test -count=1 -timeout 60m ./... # not from the cache: it does not see what helm and the program do
 
 chart-show: go ## the chart installed, upgraded and removed on a real API server, built here (some minutes)
 	@.ci/install $(BUILD_PACKAGES) etcd-server curl openssl
-	cd deploy/helm && GDR_KUBETEST=1 HELM=$$(../../.ci/gotool helm $(HELM)) go test -run '^TestShow$$' -v -timeout 60m .
+	cd deploy/helm && GDR_KUBETEST=1 HELM=$$(../../.ci/gotool helm $(HELM)) go test -count=1 -run '^TestShow$$' -v -timeout 60m .
 
 image: ## build the image here, without Docker (buildah, runc, a Debian of its own), and start it
 	deploy/container/build-here

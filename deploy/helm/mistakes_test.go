@@ -57,7 +57,6 @@ func TestMistakes(t *testing.T) {
 		{"sessions on the port of metrics", "peer: {enabled: true, insecure: true, port: 10479}", "peer.port: 10479 is web.port"},
 		{"sessions' address without the node's network", "hostNetwork: false\npeer: {enabled: true, insecure: true, listenAddress: 10.0.0.1}", "peer.listenAddress: without hostNetwork"},
 		{"record of a list", "peer: {enabled: true, insecure: true, targets: [{targets: [a]}], dnsRecord: aaaa}", "peer.dnsRecord: says nothing with peer.targets"},
-		{"CUDA in too little memory", "peer: {enabled: true, insecure: true, gpuMemory: true}", "peer.gpuMemory: CUDA's library"},
 		{"nothing to measure between nodes", "peer: {enabled: true, insecure: true}\nextraArgs: [--no-collector.rdma]", "--no-collector.rdma leaves peer.enabled nothing"},
 		{"flag of sessions that a value sets", "extraArgs: [--peer.dns=nodes]", "extraArgs: --peer.dns is set by the chart"},
 		{"interval that is no whole number of minutes", "peer: {interval: 90s}", "interval"},

@@ -43,6 +43,8 @@ func TestShow(t *testing.T) {
 		{"client label", showClientLabel},
 		{"other monitor", showServiceMonitor},
 		{"removed", func(t *testing.T, c *cluster, _ []string) { showRemoval(t, c, before) }},
+		{"between nodes", showPeers},
+		{"removed between nodes", func(t *testing.T, c *cluster, _ []string) { showRemoval(t, c, before) }},
 		{"plain manifests", showManifests},
 	} {
 		if !t.Run(step.name, func(t *testing.T) {

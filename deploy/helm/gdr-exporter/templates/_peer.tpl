@@ -120,9 +120,6 @@ allowed_names:
 {{- else if lt $minutes (mul 3 .degree | int) -}}
 {{- fail (printf "peer.degree: %v neighbours need three minutes each, and peer.interval is %s" .degree .interval) -}}
 {{- end -}}
-{{- if and .gpuMemory (eq (toString $.Values.resources.limits.memory) "512Mi") -}}
-{{- fail "peer.gpuMemory: CUDA's library in the exporter's own process needs more than resources.limits.memory: 512Mi: set 2Gi" -}}
-{{- end -}}
 {{- if has "--no-collector.rdma" $.Values.extraArgs -}}
 {{- fail "extraArgs: --no-collector.rdma leaves peer.enabled nothing to measure" -}}
 {{- end -}}

@@ -16,7 +16,7 @@
 {{- range splitList " " (include "gdr.pathFlags" .) }}
 - {{ . }}
 {{- end }}
-- --probe.isolation={{ ternary "in-process" "process" (and .Values.peer.enabled .Values.peer.gpuMemory) }}
+- --probe.isolation=process
 - --probe.interval={{ ternary "0" .Values.probe.interval (eq .Values.mode "metrics-only") }}
 {{- if .Values.profile }}
 - --profile=/etc/gdr_exporter/profile/profile.yaml

@@ -80,7 +80,7 @@
   "--path.sysfs" "the chart: it is /host/sys"
   "--path.procfs" "the chart: it is /host/proc"
   "--path.driver-root" "driverRoots"
-  "--probe.isolation" "the chart: a measurement that crashes or hangs must not take the exporter with it (but see peer.gpuMemory)"
+  "--probe.isolation" "the chart: a measurement that crashes or hangs must not take the exporter with it"
   "--probe.interval" "probe.interval"
   "--state.dir" "stateDir"
   "--control.socket" "runDir"
