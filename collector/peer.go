@@ -19,6 +19,12 @@ var (
 		"1 if this node finds itself in the target list, 0 if not: then it takes no part. Absent until a list was read.")
 	peerSources = gauge("gdr_peer_sources",
 		"Files and names that the target list comes from, by state: good, failing (what was read before stands).")
+	peerCertificateStart = gauge("gdr_peer_certificate_start_timestamp_seconds",
+		"From when on the certificate that this node shows to others holds, as Unix time. Absent without TLS.")
+	peerCertificateExpiry = gauge("gdr_peer_certificate_expiry_timestamp_seconds",
+		"When the certificate that this node shows to others ends, as Unix time: then no session is possible any more. Absent without TLS.")
+	peerCertificateFiles = gauge("gdr_peer_certificate_files_good",
+		"1 if certificate, key and authority are in use as their files are now, 0 if these cannot be taken and the last good ones are in use. Looked at once a minute. Absent without TLS.")
 	peerPeers = gauge("gdr_peer_peers",
 		"Other nodes of the list by what this one knows of them last: good (the session listener answers and no path to it is bad), bad, unknown (not tried yet, or nothing came of it).")
 	peerDisagreeing = gauge("gdr_peer_disagreeing_peers",
@@ -42,6 +48,7 @@ func showPeer(p *page, s *snapshot.Snapshot) {
 		return
 	}
 	showPeerList(p, s.Peer)
+	showPeerCertificate(p, s.Peer.Certificate)
 	showPeerCounts(p, s.Peer)
 	states := make([]snapshot.PeerState, len(s.Peer.Peers))
 	for i := range s.Peer.Peers {
@@ -76,6 +83,20 @@ func showPeerList(p *page, status *peer.Status) {
 	if status.CoverBandwidth > 0 {
 		p.add(peerCoverage, status.CoverBandwidth.Seconds(), pairs("kind", string(session.Bandwidth)))
 	}
+}
+
+// showPeerCertificate shows how long sessions are possible, nothing where they have no TLS.
+func showPeerCertificate(p *page, c *peer.Certificate) {
+	if c == nil {
+		return
+	}
+	if !c.Begins.IsZero() {
+		p.add(peerCertificateStart, float64(c.Begins.Unix()), nil)
+	}
+	if !c.Ends.IsZero() {
+		p.add(peerCertificateExpiry, float64(c.Ends.Unix()), nil)
+	}
+	p.addBool(peerCertificateFiles, c.Text == "", nil)
 }
 
 // peerRoles are all roles.

@@ -32,7 +32,7 @@ var peerScenes = map[string]func() *peer.Status{
 			for i := range s.Peers {
 				s.Peers[i] = peer.Peer{Target: s.Peers[i].Target, Name: s.Peers[i].Name, Neighbour: true}
 			}
-			s.Sessions, s.Bytes, s.Self = nil, nil, ""
+			s.Sessions, s.Bytes, s.Self, s.Certificate = nil, nil, "", nil
 		})
 	},
 }
@@ -60,6 +60,7 @@ func troubledPeers(s *peer.Status) {
 	s.Peers[4].Contact.List, s.Peers[4].Contact.Clock = "another", -3*time.Second
 	s.Rails[1].Rail = ""
 	s.Budget = 1 << 40
+	s.Certificate.Ends, s.Certificate.Text = s.Taken.Add(-peertest.Day), "node.crt: no certificate"
 }
 
 // peerPage is the page of a Status.
@@ -321,6 +322,32 @@ func TestPeerMembers(t *testing.T) {
 				t.Errorf("%d series of %s, want %d", count[family], family, n)
 			}
 		}
+	}
+}
+
+// TestPeerCertificate: how long sessions are possible, and nothing of it where they have
+// no TLS, or nothing is known.
+func TestPeerCertificate(t *testing.T) {
+	const start, expiry, files = "gdr_peer_certificate_start_timestamp_seconds", "gdr_peer_certificate_expiry_timestamp_seconds", "gdr_peer_certificate_files_good"
+	begins, ends := goldenTime.Add(-peertest.Day), goldenTime.Add(peertest.Day)
+	for name, c := range map[string]struct {
+		certificate *peer.Certificate
+		want        map[string]float64
+	}{
+		"no TLS":    {nil, nil},
+		"fine":      {&peer.Certificate{Begins: begins, Ends: ends}, map[string]float64{start: float64(begins.Unix()), expiry: float64(ends.Unix()), files: 1}},
+		"not taken": {&peer.Certificate{Begins: begins, Ends: ends, Text: "no"}, map[string]float64{start: float64(begins.Unix()), expiry: float64(ends.Unix()), files: 0}},
+		"unknown":   {&peer.Certificate{}, map[string]float64{files: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			all := flatten(t, peerPage(peerStatus(3, 1, func(s *peer.Status) { s.Certificate = c.certificate })).gather())
+			for _, series := range []string{start, expiry, files} {
+				want, wanted := c.want[series]
+				if got, there := all[series]; there != wanted || got != want {
+					t.Errorf("%s is %v (%v), want %v (%v)", series, got, there, want, wanted)
+				}
+			}
+		})
 	}
 }
 

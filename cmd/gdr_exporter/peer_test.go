@@ -2,8 +2,15 @@ package main
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
+	"fmt"
+	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -15,6 +22,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"gdr_exporter/collector/status"
+	"gdr_exporter/rdma/peer"
 	"gdr_exporter/rdma/peer/session"
 )
 
@@ -113,6 +121,7 @@ func (c *certificateNow) Err() error {
 	return nil
 }
 
+func (c *certificateNow) Begins() time.Time  { return time.Time{} }
 func (c *certificateNow) Expires() time.Time { return c.ends }
 
 // What is wrong with a certificate is told once, and again when it has been well.
@@ -134,7 +143,7 @@ func TestPeerCertificate(t *testing.T) {
 			ended := make(chan struct{})
 			go func() {
 				defer close(ended)
-				watchCertificate(ctx, of, time.Millisecond, newLogger(zapcore.InfoLevel.String(), "logfmt", log))
+				(&peers{logger: newLogger(zapcore.InfoLevel.String(), "logfmt", log)}).watchCertificate(ctx, of, time.Millisecond)
 			}()
 			looked := of.looks.Load()
 			within(t, patience, "some looks", func() bool { return of.looks.Load() > looked+5 })
@@ -144,5 +153,141 @@ func TestPeerCertificate(t *testing.T) {
 				t.Errorf("told %d and %d times, want %d and %d:\n%s", ends, lost, c.ends, c.lost, log)
 			}
 		})
+	}
+}
+
+// identityFiles are the files of a certificate that signs itself, in a directory with
+// peer.yml.
+type identityFiles struct {
+	t     *testing.T
+	dir   string
+	wrote time.Time
+}
+
+func newIdentityFiles(t *testing.T) *identityFiles {
+	t.Helper()
+	f := &identityFiles{t: t, dir: t.TempDir(), wrote: time.Now()}
+	f.write("peer.yml", []byte("cert_file: node.crt\nkey_file: node.key\nca_file: node.crt\nallowed_names: ['*.gpu.example']\n"))
+	return f
+}
+
+func (f *identityFiles) config() string { return filepath.Join(f.dir, "peer.yml") }
+
+// write puts a file in its place. A file system whose clock is coarse must not hide it.
+func (f *identityFiles) write(name string, text []byte) {
+	f.t.Helper()
+	path := filepath.Join(f.dir, name)
+	err := os.WriteFile(path, text, 0o600)
+	if f.wrote = f.wrote.Add(time.Second); err == nil {
+		err = os.Chtimes(path, f.wrote, f.wrote)
+	}
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// make returns a certificate that began an hour ago, and its key.
+func (f *identityFiles) make(ends time.Time) (certificate, key []byte) {
+	f.t.Helper()
+	own, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), DNSNames: []string{"node.gpu.example"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: ends, IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &own.PublicKey, own)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	text, err := x509.MarshalECPrivateKey(own)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: text})
+}
+
+// renew replaces both.
+func (f *identityFiles) renew(ends time.Time) {
+	f.t.Helper()
+	certificate, key := f.make(ends)
+	f.write("node.crt", certificate)
+	f.write("node.key", key)
+}
+
+// What is seen of a certificate follows its files: one that ends, files that cannot be
+// taken, of which the last good ones count, and a renewal.
+func TestPeerCertificateFiles(t *testing.T) {
+	files := newIdentityFiles(t)
+	first, second := time.Now().Add(90*24*time.Hour).Truncate(time.Second), time.Now().Add(180*24*time.Hour).Truncate(time.Second)
+	files.renew(first)
+	identity, err := session.LoadIdentity(files.config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := &lockedBuffer{}
+	p := &peers{logger: newLogger(zapcore.InfoLevel.String(), "logfmt", log)}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		p.watchCertificate(ctx, identity, 6*time.Millisecond)
+	}()
+	defer func() { cancel(); <-ended }()
+	wait := func(what string, ends time.Time, state peer.CertificateState, taken bool) {
+		t.Helper()
+		within(t, patience, what, func() bool {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			c := p.certificate
+			return c != nil && c.Ends.Equal(ends) && time.Since(c.Begins).Round(time.Hour) == time.Hour && c.State(time.Now()) == state && (c.Text == "") == taken
+		})
+	}
+	wait("the first one", first, peer.CertificateGood, true)
+	certificate, key := files.make(second)
+	files.write("node.crt", certificate)
+	wait("a certificate without its key", first, peer.CertificateGood, false)
+	files.write("node.key", key)
+	wait("the renewed one", second, peer.CertificateGood, true)
+	if err := os.Remove(filepath.Join(files.dir, "node.key")); err != nil {
+		t.Fatal(err)
+	}
+	wait("a key that is gone", second, peer.CertificateGood, false)
+	over := time.Now().Add(-time.Minute).Truncate(time.Second)
+	files.renew(over)
+	wait("one that has ended", over, peer.CertificateEnded, true)
+	soon := time.Now().Add(8 * time.Minute).Truncate(time.Second)
+	files.renew(soon)
+	wait("one that ends soon", soon, peer.CertificateLate, true)
+	if got := strings.Count(log.String(), "are not taken"); got < 2 {
+		t.Errorf("told %d times:\n%s", got, log)
+	}
+}
+
+// Metrics, document and page of the program say until when its certificate holds, and
+// nothing of it without TLS.
+func TestPeerCertificateShown(t *testing.T) {
+	files := newIdentityFiles(t)
+	ends := time.Now().Add(90 * 24 * time.Hour).Truncate(time.Second)
+	files.renew(ends)
+	list := write(t, "nodes.json", `[{"targets":["node1","node2"]}]`)
+	for tls, args := range map[bool][]string{true: {"--peer.tls-config=" + files.config()}, false: {"--peer.insecure"}} {
+		r := serveTree(t, onDisk(t, noRDMA()), append(args, "--peer.enabled", "--peer.listen-address=127.0.0.1:0", "--peer.targets="+list, "--state.dir=", "--control.socket=")...)
+		waitUntil(t, "the list is read", func() bool { return r.get(t, "/metrics").has("gdr_peer_targets 2") })
+		if tls {
+			waitUntil(t, "the certificate is shown", func() bool { return r.get(t, "/metrics").has("gdr_peer_certificate_files_good 1") })
+		}
+		page := r.get(t, "/metrics")
+		if has := page.has(fmt.Sprintf("gdr_peer_certificate_expiry_timestamp_seconds %v", float64(ends.Unix()))); has != tls || strings.Contains(page.body, "gdr_peer_certificate") != tls {
+			t.Errorf("TLS %v: shown %v", tls, has)
+		}
+		var doc status.DocPeers
+		if err := json.Unmarshal([]byte(r.get(t, pathPeers).body), &doc); err != nil || (doc.Certificate != nil) != tls || tls && (!doc.Certificate.Ends.Equal(ends) || doc.Certificate.State != "good") {
+			t.Errorf("TLS %v: %v, %+v", tls, err, doc.Certificate)
+		}
+		if got := strings.Contains(r.get(t, "/").body, "The certificate of sessions holds for 89 days"); got != tls {
+			t.Errorf("TLS %v: on the page %v", tls, got)
+		}
+		r.signal(t, os.Interrupt)
 	}
 }

@@ -43,6 +43,9 @@ type peers struct {
 	cancel context.CancelFunc
 	ended  chan struct{}
 	late   bool // it was told to end, and has not: it starts again when it has
+	// certificate is what was seen of it last, so that nobody who asks waits for its files;
+	// nil: sessions have no TLS, or it was not looked at yet.
+	certificate *peer.Certificate
 }
 
 // addPeers makes what measures the paths to other nodes, if that is wanted.
@@ -96,7 +99,7 @@ func (p *peers) start(listener net.Listener) error {
 	}
 	go watcher.Run(ctx)
 	if identity := p.config.peer.identity; identity != nil {
-		go watchCertificate(ctx, identity, certificateLooks, p.logger)
+		go p.watchCertificate(ctx, identity, certificateLooks)
 	}
 	go func() {
 		defer close(ended)
@@ -110,36 +113,57 @@ func (p *peers) start(listener net.Listener) error {
 // lastingCertificate is what is looked at of a session.Identity.
 type lastingCertificate interface {
 	Err() error
+	Begins() time.Time
 	Expires() time.Time
 }
 
+// certificateLooks is how often a certificate is looked at, and oftener while its files
+// are not taken: those of a renewal are written one after the other.
 const (
 	certificateLooks = time.Minute
-	certificateEnds  = 14 * 24 * time.Hour // before its end it is told of
+	certificateAgain = 6
 )
 
-// watchCertificate tells, once each, why new files do not count, and that the
-// certificate ends soon: when it has, no session is possible any more.
-func watchCertificate(ctx context.Context, of lastingCertificate, every time.Duration, logger *zap.Logger) {
+// watchCertificate keeps what is seen of the certificate for status, and tells, once
+// each, why new files do not count, and that the certificate ends soon: when it has, no
+// session is possible any more.
+func (p *peers) watchCertificate(ctx context.Context, of lastingCertificate, every time.Duration) {
 	var last string
 	var told time.Time
 	for {
-		if err := of.Err(); err != nil && err.Error() != last {
-			last = err.Error()
-			logger.Warn("the certificate's files are not taken, the last good ones are in use", zap.Error(err))
-		} else if err == nil {
-			last = ""
+		seen := p.seeCertificate(of)
+		if seen.Text != "" && seen.Text != last {
+			p.logger.Warn("the certificate's files are not taken, the last good ones are in use", zap.String("error", seen.Text))
 		}
-		if ends := of.Expires(); !ends.IsZero() && time.Until(ends) < certificateEnds && !ends.Equal(told) {
-			told = ends
-			logger.Warn("the certificate of sessions with other nodes ends soon", zap.Time("ends", ends))
+		last = seen.Text
+		if state := seen.State(time.Now()); (state == peer.CertificateLate || state == peer.CertificateEnded) && !seen.Ends.Equal(told) {
+			told = seen.Ends
+			p.logger.Warn("the certificate of sessions with other nodes ends soon", zap.Time("ends", seen.Ends))
+		}
+		wait := every
+		if seen.Text != "" {
+			wait /= certificateAgain
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(every):
+		case <-time.After(wait):
 		}
 	}
+}
+
+// seeCertificate looks at a certificate and its files, which may take as long as a file
+// system does.
+func (p *peers) seeCertificate(of lastingCertificate) *peer.Certificate {
+	seen := &peer.Certificate{}
+	if err := of.Err(); err != nil {
+		seen.Text = err.Error()
+	}
+	seen.Begins, seen.Ends = of.Begins(), of.Expires()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.certificate = seen
+	return seen
 }
 
 // peersGrace is how long sessions may take to end.
@@ -175,7 +199,9 @@ func (p *peers) status() *peer.Status {
 	if p.runner == nil {
 		return nil
 	}
-	return p.runner.Status()
+	s := *p.runner.Status() // which is shared
+	s.Certificate = p.certificate
+	return &s
 }
 
 // tell logs what changed.

@@ -1,6 +1,7 @@
 package diagnosis
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -71,6 +72,14 @@ func otherLists(s *peer.Status) {
 	}
 }
 
+// certificate is one that holds from so many days on until so many days after now.
+func certificate(from, until float64, text string) func(*peer.Status) {
+	return func(s *peer.Status) {
+		after := func(days float64) time.Time { return s.Taken.Add(time.Duration(days * float64(peertest.Day))) }
+		s.Certificate = &peer.Certificate{Begins: after(from), Ends: after(until), Text: text}
+	}
+}
+
 // lasting repeats a state over a time, looked at each minute.
 func lasting(minutes, nodes int, change ...func(*peer.Status)) []func(*scene) {
 	var steps []func(*scene)
@@ -80,7 +89,7 @@ func lasting(minutes, nodes int, change ...func(*peer.Status)) []func(*scene) {
 	return steps
 }
 
-var allPeerRules = []string{idPeerCutOff, idPeerPath, idPeerRail, idPeerAsymmetric, idPeerCorrupt, idPeerList, idPeerGPU}
+var allPeerRules = []string{idPeerCutOff, idPeerPath, idPeerRail, idPeerAsymmetric, idPeerCorrupt, idPeerCertificate, idPeerList, idPeerGPU}
 
 // peerRows are about other nodes.
 var peerRows = []row{
@@ -131,6 +140,18 @@ var peerRows = []row{
 	{name: "most had another list when they were heard of", of: "issue 12", steps: lasting(17, 9, otherLists, staleContacts), clears: []string{idPeerList}},
 	{name: "two of eight have another list", of: "issue 12", steps: lasting(17, 9, last(2, func(p *peer.Peer) { p.Contact.List = "another" })), clears: []string{idPeerList}},
 	{name: "the clock is not that of the others", of: "issue 12", steps: lasting(17, 9, last(8, func(p *peer.Peer) { p.Contact.Clock = -3 * time.Second })), finds: []string{idPeerList}},
+	{name: "the certificate was renewed in time", of: "issue 12", steps: lasting(3, 9, certificate(-60, 15, "")), clears: []string{idPeerCertificate}},
+	{name: "the certificate ends within two weeks", of: "issue 12", steps: lasting(3, 9, certificate(-351, 13.9, "")), finds: []string{idPeerCertificate}},
+	{name: "the certificate ends within a sixth of its month", of: "issue 12", steps: lasting(3, 9, certificate(-26, 4, "")), finds: []string{idPeerCertificate}},
+	{name: "the certificate of a month is renewed a week before its end", of: "issue 12", steps: lasting(3, 9, certificate(-23, 7, "")), clears: []string{idPeerCertificate}},
+	{name: "the certificate has ended", of: "issue 12", steps: lasting(3, 9, certificate(-365, -0.5, "")), finds: []string{idPeerCertificate}},
+	{name: "the certificate holds only tomorrow", of: "issue 12", steps: lasting(3, 9, certificate(1, 90, "")), finds: []string{idPeerCertificate}},
+	{name: "the certificate's files are not taken", of: "issue 12", steps: lasting(3, 9, certificate(-30, 60, "node.crt, node.key: private key does not match public key")), finds: []string{idPeerCertificate}},
+	{name: "the certificate's files are not taken for a moment", of: "issue 12", steps: lasting(1, 9, certificate(-30, 60, "node.key: does not match")), clears: []string{idPeerCertificate}},
+	{name: "the certificate's files are taken again", of: "issue 12", steps: slices.Concat(lasting(5, 9, certificate(-30, 60, "node.key: does not match")), lasting(1, 9)), clears: []string{idPeerCertificate}},
+	{name: "the certificate was renewed late", of: "issue 12", steps: slices.Concat(lasting(9, 9, certificate(-355, 10, "")), lasting(1, 9, certificate(-0.01, 365, ""))), clears: []string{idPeerCertificate}},
+	{name: "sessions without TLS", of: "issue 12", steps: lasting(3, 9, func(s *peer.Status) { s.Certificate = nil }), clears: []string{idPeerCertificate}},
+	{name: "a certificate of which nothing is known", of: "issue 12", steps: lasting(3, 9, func(s *peer.Status) { s.Certificate = &peer.Certificate{} }), clears: []string{idPeerCertificate}},
 	{name: "the clock of one peer is another", of: "issue 12", steps: lasting(17, 9, last(1, func(p *peer.Peer) { p.Contact.Clock = time.Hour })), clears: []string{idPeerList}},
 }
 
@@ -181,5 +202,38 @@ func TestPeerNothing(t *testing.T) {
 		if d := r.diagnose(t); resultOf(d, idPeerPath).Result == ResultNotJudged {
 			t.Errorf("%s: not judged", name)
 		}
+	}
+}
+
+// TestPeerCertificateTexts: what is said of a certificate, and of its files as well.
+func TestPeerCertificateTexts(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*peer.Status)
+		want   map[string]string
+	}{
+		"late":  {certificate(-300, 9.5, ""), map[string]string{"certificate": ", in 9 days, and was not renewed"}},
+		"hours": {certificate(-300, 0.5, ""), map[string]string{"certificate": ", in 12 hours, and"}},
+		"ended": {certificate(-300, -0.02, ""), map[string]string{"certificate": ", 28 minutes ago: no session is possible"}},
+		"early": {certificate(1, 2, ""), map[string]string{"certificate": "it holds from "}},
+		"both":  {certificate(-300, 9.5, "node.crt:\nno certificate"), map[string]string{"certificate": "in 9 days", "certificate files": "the last good ones count: node.crt: no certificate"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			found := map[string]string{}
+			r := row{steps: lasting(3, 9, c.change)}
+			for _, f := range r.diagnose(t).Findings {
+				if f.Rule != idPeerCertificate || f.Severity != SeverityWarning || f.Hint == "" {
+					t.Errorf("%+v", f)
+				}
+				found[f.Subject.Other] = f.Seen
+			}
+			for subject, want := range c.want {
+				if !strings.Contains(found[subject], want) {
+					t.Errorf("%s: %q", subject, found[subject])
+				}
+			}
+			if len(found) != len(c.want) {
+				t.Errorf("%q", found)
+			}
+		})
 	}
 }

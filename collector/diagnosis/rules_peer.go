@@ -11,14 +11,19 @@ import (
 
 // Rules about the paths to other nodes, as far as this one sees them.
 const (
-	idPeerCutOff     = "peer_cut_off"
-	idPeerPath       = "peer_path_bad"
-	idPeerRail       = "peer_rail_bad"
-	idPeerAsymmetric = "peer_asymmetric"
-	idPeerCorrupt    = "peer_corrupt"
-	idPeerList       = "peer_list"
-	idPeerGPU        = "peer_gpu_slow"
+	idPeerCutOff      = "peer_cut_off"
+	idPeerPath        = "peer_path_bad"
+	idPeerRail        = "peer_rail_bad"
+	idPeerAsymmetric  = "peer_asymmetric"
+	idPeerCorrupt     = "peer_corrupt"
+	idPeerCertificate = "peer_certificate"
+	idPeerList        = "peer_list"
+	idPeerGPU         = "peer_gpu_slow"
 )
+
+// certificatePatience is how long the files of a renewal may disagree, which are written
+// one after the other.
+const certificatePatience = time.Minute
 
 // listPatience is how long nodes may go by different lists: a new one does not reach
 // all at once, and what peers said before is of the old one for PeerRecent.
@@ -43,6 +48,9 @@ var peerRules = []rule{
 	{Rule: Rule{idPeerAsymmetric, SeverityWarning, "one direction of a path is much slower than the other",
 		"Congestion or errors on one way only: look at the port that receives (symbol errors, discards), at PFC pauses and at what else sends to it, and at the PCIe link of the slower receiver."},
 		needs: []need{needPeers}, judge: judgeAsymmetric},
+	{Rule: Rule{idPeerCertificate, SeverityWarning, "this node's certificate for sessions ends soon, has ended, or its files are not taken",
+		"Renew it: put new files in the place of cert_file and key_file of --peer.tls-config (cert-manager: why is the Certificate not ready?), readable by the exporter and of one key. They count at once, without a restart."},
+		needs: []need{needPeers}, after: certificatePatience, judge: judgePeerCertificate},
 	{Rule: Rule{idPeerList, SeverityWarning, "this node's target list, schedule or clock is not that of the others",
 		"Give all nodes the same target list and the same --peer.* options, and their clocks NTP or PTP: nodes that disagree do not meet, and nothing is measured between them."},
 		needs: []need{needPeers}, after: listPatience, judge: judgePeerList},
@@ -202,6 +210,27 @@ func judgeAsymmetric(n *node, j *judging) {
 			text += fmt.Sprintf("; so are %d other paths of this port", w.count-1)
 		}
 		j.find(Subject{Device: port.Device, Port: port.Port}, "%s", text)
+	}
+}
+
+// judgePeerCertificate says nothing of sessions without TLS.
+func judgePeerCertificate(n *node, j *judging) {
+	c := n.s.Peer.Certificate
+	if c == nil {
+		return
+	}
+	life := Subject{Other: "certificate"}
+	switch c.State(n.now) {
+	case peer.CertificateEnded:
+		j.find(life, "it ended at %s, %s ago: no session is possible", stamp(c.Ends), days(n.now.Sub(c.Ends)))
+	case peer.CertificateEarly:
+		j.find(life, "it holds from %s on, and not yet: no session is possible; is this node's clock right?", stamp(c.Begins))
+	case peer.CertificateLate:
+		j.find(life, "it ends at %s, in %s, and was not renewed: then no session is possible", stamp(c.Ends), days(c.Ends.Sub(n.now)))
+	case peer.CertificateGood, peer.CertificateUnknown:
+	}
+	if c.Text != "" {
+		j.find(Subject{Other: "certificate files"}, "they are not taken as they are now, the last good ones count: %s", c.Text)
 	}
 }
 

@@ -18,6 +18,8 @@ type DocPeers struct {
 	// null or empty.
 	Measuring bool         `json:"measuring"`
 	List      *DocPeerList `json:"list"`
+	// Certificate is what this node shows to others; null: sessions have no TLS.
+	Certificate *DocPeerCertificate `json:"certificate"`
 	// Round is when the current round of bandwidth measurements began.
 	Round *time.Time `json:"round"`
 	Next  *time.Time `json:"next"` // when this node meets somebody next
@@ -59,6 +61,16 @@ type DocPeerList struct {
 	OtherLists   int `json:"other_lists"`
 	OtherOptions int `json:"other_options"`
 	OtherClocks  int `json:"other_clocks"`
+}
+
+// DocPeerCertificate is this node's certificate for sessions.
+type DocPeerCertificate struct {
+	Begins *time.Time `json:"begins"`
+	Ends   *time.Time `json:"ends"` // then no session is possible any more
+	// State is good, late (less than a sixth of its life is left, and less than two weeks: it
+	// ought to have been renewed), ended, early (it does not hold yet) or unknown.
+	State string  `json:"state"`
+	Text  *string `json:"text"` // why its files as they are now are not taken; then the last good ones count
 }
 
 // DocPeerSource is a file or name that the list comes from.

@@ -40,6 +40,7 @@ func peersDocument(s *snapshot.Snapshot, peers, paths int) *DocPeers {
 	}
 	status := s.Peer
 	doc.Measuring, doc.List = true, docPeerList(s)
+	doc.Certificate = docPeerCertificate(status.Certificate, s.Taken)
 	doc.Round, doc.Next = moment(status.Round), moment(status.Next)
 	doc.CoverPing, doc.CoverBandwidth = duration(status.CoverPing), duration(status.CoverBandwidth)
 	doc.SpentBytes, doc.BudgetBytes = pointer(true, status.Spent), pointer(status.Budget > 0, status.Budget)
@@ -69,6 +70,13 @@ func docPeerList(s *snapshot.Snapshot) *DocPeerList {
 		list.Sources = append(list.Sources, DocPeerSource{Name: source.Name, Targets: source.Targets, Good: moment(source.Good), Text: some(source.Text)})
 	}
 	return list
+}
+
+func docPeerCertificate(c *peer.Certificate, now time.Time) *DocPeerCertificate {
+	if c == nil {
+		return nil
+	}
+	return &DocPeerCertificate{Begins: moment(c.Begins), Ends: moment(c.Ends), State: string(c.State(now)), Text: some(c.Text)}
 }
 
 func docPeerSessions(status *peer.Status) []DocPeerSessions {

@@ -103,7 +103,7 @@ var checkLayout = []checkGroupSpec{
 	}, each: (*checkNode).pathLines},
 	{id: "peers", title: "Other nodes", lines: []checkSpec{
 		{"paths", "paths to them", []string{
-			"peer_corrupt", "peer_cut_off", "peer_rail_bad", "peer_gpu_slow", "peer_path_bad", "peer_asymmetric", "peer_list",
+			"peer_corrupt", "peer_cut_off", "peer_rail_bad", "peer_gpu_slow", "peer_path_bad", "peer_asymmetric", "peer_certificate", "peer_list",
 		}, (*checkNode).seePeers},
 	}, each: (*checkNode).peerLines},
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"gdr_exporter/collector/diagnosis"
 	"gdr_exporter/collector/snapshot"
 	"gdr_exporter/rdma/peer"
 )
@@ -28,7 +29,7 @@ func (n *checkNode) seePeers() (string, bool) {
 		states[snapshot.PeerGood]+states[snapshot.PeerBad] > 0
 }
 
-// peerLines are about the target list, this node's rails and the peers that are bad.
+// peerLines are about the target list, the certificate, this node's rails and the peers that are bad.
 func (n *checkNode) peerLines() []CheckLine {
 	met := n.metLines()
 	if n.s.Peer == nil {
@@ -42,6 +43,11 @@ func (n *checkNode) peerLines() []CheckLine {
 		}
 		seen[line.ID] = true
 		lines = append(lines, line)
+	}
+	if c := docPeerCertificate(n.s.Peer.Certificate, n.s.Taken); c != nil {
+		line := CheckLine{ID: "certificate", Title: "certificate", Status: CheckOK, Seen: certificateWords(c, n.s.Taken), Rules: []CheckRule{}}
+		n.mark(&line, func(f *diagnosis.Finding) bool { return f.Rule == "peer_certificate" })
+		add(line)
 	}
 	for i := range n.s.Peer.Rails {
 		add(n.peerRailLine(&n.s.Peer.Rails[i]))

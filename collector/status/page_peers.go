@@ -55,6 +55,9 @@ func peerIntro(doc *DocPeers) []string {
 			all = append(all, fmt.Sprintf("Source %s: %s.", source.Name, *source.Text))
 		}
 	}
+	if c := doc.Certificate; c != nil {
+		all = append(all, "The certificate of sessions "+strings.TrimSuffix(certificateWords(c, doc.Taken), ".")+".")
+	}
 	if list.OtherLists+list.OtherOptions+list.OtherClocks > 0 {
 		all = append(all, fmt.Sprintf("Of %s heard of within 10 minutes, %d go by another list, %d by other options, %d by another clock.", plural(list.Heard, "peer"), list.OtherLists, list.OtherOptions, list.OtherClocks))
 	}
@@ -67,6 +70,26 @@ func peerIntro(doc *DocPeers) []string {
 		}
 	}
 	return all
+}
+
+// certificateWords say how long a certificate holds, and whether its files are in use.
+func certificateWords(c *DocPeerCertificate, now time.Time) string {
+	text := "has no end that is known"
+	switch {
+	case c.Ends == nil:
+	case c.State == string(peer.CertificateEnded):
+		text = fmt.Sprintf("ended %s ago, at %s: no session is possible", age(now.Sub(*c.Ends)), when(*c.Ends))
+	case c.State == string(peer.CertificateEarly) && c.Begins != nil:
+		text = fmt.Sprintf("holds from %s on, and not yet: no session is possible", when(*c.Begins))
+	case c.State == string(peer.CertificateLate):
+		text = fmt.Sprintf("ends in %s, at %s, and was not renewed", age(c.Ends.Sub(now)), when(*c.Ends))
+	default:
+		text = fmt.Sprintf("holds for %s, until %s", age(c.Ends.Sub(now)), when(*c.Ends))
+	}
+	if c.Text != nil {
+		text += "; its files as they are now are not taken, the last good ones count: " + *c.Text
+	}
+	return text
 }
 
 // railTitle is a port of this node as a column.

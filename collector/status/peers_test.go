@@ -225,10 +225,10 @@ func TestPeersCheck(t *testing.T) {
 		return all
 	}
 	well := lines(withPeers(40, nil))
-	if l := well["paths"]; l.Status != CheckOK || l.Seen != "39 peers: 39 good, 0 bad, 0 not known" || len(l.Rules) != 7 {
+	if l := well["paths"]; l.Status != CheckOK || l.Seen != "39 peers: 39 good, 0 bad, 0 not known" || len(l.Rules) != 8 {
 		t.Errorf("%+v", l)
 	}
-	if l := well["rail/mlx5_0/1"]; len(well) != 4 || l.Status != CheckOK || !strings.HasPrefix(l.Seen, "ping of host memory good to 39 of 39, median 3.2 µs; bandwidth of host memory good to 4 of 4, write 48.5 GB/s (least 48.5 GB/s)") {
+	if l := well["rail/mlx5_0/1"]; len(well) != 5 || l.Status != CheckOK || !strings.HasPrefix(l.Seen, "ping of host memory good to 39 of 39, median 3.2 µs; bandwidth of host memory good to 4 of 4, write 48.5 GB/s (least 48.5 GB/s)") {
 		t.Errorf("%d lines, %+v", len(well), l)
 	}
 	bad := lines(withPeers(40, troubled))
@@ -246,10 +246,69 @@ func TestPeersCheck(t *testing.T) {
 			peertest.Away(&s.Peers[i])
 		}
 	}))
-	if len(many) != 4+mostCheckPeers+1 || !strings.HasPrefix(many["more"].Seen, "34 more") {
+	if len(many) != 5+mostCheckPeers+1 || !strings.HasPrefix(many["more"].Seen, "34 more") {
 		t.Errorf("%d lines, %+v", len(many), many["more"])
 	}
 	if none := lines(asked(of())); len(none) != 1 || none["paths"].Status != CheckNotJudged || none["paths"].Seen == "" {
 		t.Errorf("%+v", none)
 	}
+}
+
+// TestPeersCertificate: until when the certificate holds, on the page, in the document
+// and in check; nothing of it without TLS.
+func TestPeersCertificate(t *testing.T) {
+	for name, c := range map[string]struct {
+		begins, ends time.Duration
+		text         string
+		state        string
+		page         string
+		check        CheckStatus
+	}{
+		"good":      {-30 * peertest.Day, 60 * peertest.Day, "", "good", "The certificate of sessions holds for 60 days, until ", CheckOK},
+		"late":      {-355 * peertest.Day, 10 * peertest.Day, "", "late", "The certificate of sessions ends in 10 days, at ", CheckWarning},
+		"ended":     {-355 * peertest.Day, -3 * time.Hour, "", "ended", "The certificate of sessions ended 3 h ago, at ", CheckWarning},
+		"early":     {time.Hour, peertest.Day, "", "early", "and not yet: no session is possible.", CheckWarning},
+		"not taken": {-30 * peertest.Day, 60 * peertest.Day, "node.crt: no certificate.", "good", "the last good ones count: node.crt: no certificate. Each", CheckWarning},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := withPeers(3, func(s *peer.Status) {
+				s.Certificate = &peer.Certificate{Begins: s.Taken.Add(c.begins), Ends: s.Taken.Add(c.ends), Text: c.text}
+			})
+			if doc := PeersDocument(s).Certificate; doc == nil || doc.State != c.state || !doc.Ends.Equal(s.Taken.Add(c.ends)) || !doc.Begins.Equal(s.Taken.Add(c.begins)) || (doc.Text != nil) != (c.text != "") {
+				t.Errorf("%+v", doc)
+			}
+			want(t, page(t, s), c.page)
+			if line := lineAboutPeers(t, s, "certificate"); line == nil || line.Status != c.check || (line.Do != "") != (c.check == CheckWarning) {
+				t.Errorf("%+v", line)
+			}
+		})
+	}
+	s := withPeers(3, func(s *peer.Status) { s.Certificate = nil })
+	if doc := PeersDocument(s); doc.Certificate != nil {
+		t.Errorf("%+v", doc.Certificate)
+	}
+	wantNot(t, page(t, s), "certificate of sessions")
+	if line := lineAboutPeers(t, s, "certificate"); line != nil {
+		t.Errorf("%+v", line)
+	}
+	unknown := withPeers(3, func(s *peer.Status) { s.Certificate = &peer.Certificate{} })
+	want(t, page(t, unknown), "The certificate of sessions has no end that is known.")
+}
+
+// lineAboutPeers is a line of check's group about other nodes, nil if there is none; what is
+// found has been so for long.
+func lineAboutPeers(t *testing.T, s *snapshot.Snapshot, id string) *CheckLine {
+	t.Helper()
+	engine := diagnosis.NewEngine(diagnosis.EngineOptions{Patience: time.Nanosecond})
+	engine.Diagnose(s)
+	later := *s
+	later.Taken = s.Taken.Add(time.Second)
+	for _, group := range NewCheck(&later, engine.Diagnose(&later), CheckOptions{}).Groups {
+		for i := range group.Lines {
+			if group.ID == "peers" && group.Lines[i].ID == id {
+				return &group.Lines[i]
+			}
+		}
+	}
+	return nil
 }

@@ -41,8 +41,54 @@ type Status struct {
 	Bytes    map[Role]uint64     `json:"bytes"`
 	Sessions map[SessionKind]int `json:"-"`
 
+	// Certificate is what this node shows to others; nil: sessions have no TLS, or nobody
+	// has looked at it.
+	Certificate *Certificate `json:"certificate,omitempty"`
+
 	Rails []OwnRail `json:"rails"`
 	Peers []Peer    `json:"peers"` // in the order of the list, without this node
+}
+
+// Certificate is that of a node in sessions of both roles. When it has ended there are
+// none any more.
+type Certificate struct {
+	Begins time.Time `json:"begins"`
+	Ends   time.Time `json:"ends"`
+	// Text is why the files as they are now do not count, but as they were when they were
+	// good last; "" if they do.
+	Text string `json:"text,omitempty"`
+}
+
+// CertificateState is how a certificate is by the time of day.
+type CertificateState string
+
+// The states.
+const (
+	CertificateGood    CertificateState = "good"
+	CertificateEarly   CertificateState = "early" // it does not hold yet
+	CertificateLate    CertificateState = "late"  // it holds, and ought to have been renewed
+	CertificateEnded   CertificateState = "ended"
+	CertificateUnknown CertificateState = "unknown"
+)
+
+// mostNotice is how long before its end a certificate is late at most.
+const mostNotice = 14 * 24 * time.Hour
+
+// State says how the certificate is. Late is the last sixth of its life, two weeks at
+// most: what is renewed by itself is renewed when a third or half of it is left, so that
+// certificates of days or hours are not late each time.
+func (c *Certificate) State(now time.Time) CertificateState {
+	switch left := c.Ends.Sub(now); {
+	case c.Ends.IsZero():
+		return CertificateUnknown
+	case left <= 0:
+		return CertificateEnded
+	case now.Before(c.Begins):
+		return CertificateEarly
+	case left < min(c.Ends.Sub(c.Begins)/6, mostNotice):
+		return CertificateLate
+	}
+	return CertificateGood
 }
 
 // Role is this node's part in a session.

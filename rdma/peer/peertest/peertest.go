@@ -17,6 +17,7 @@ const (
 	hostRate = 48.5e9
 	gpuRate  = 47.5e9
 	Latency  = 3200 * time.Nanosecond // median of a good ping
+	Day      = 24 * time.Hour
 )
 
 // Name is what a node is called.
@@ -34,7 +35,8 @@ func Status(nodes, ports int, at time.Time) *peer.Status {
 		Sources: []peer.Source{{Name: "/etc/gdr_exporter/peers.yaml", Targets: nodes, Good: at.Add(-time.Minute)}},
 		Round:   at.Add(-20 * time.Minute), Next: at.Add(25 * time.Second),
 		CoverPing: time.Duration(nodes) * 30 * time.Second, CoverBandwidth: time.Duration(nodes) * 15 * time.Minute,
-		Spent: 120 << 30, Bytes: map[peer.Role]uint64{peer.Initiator: 7 << 40, peer.Responder: 6 << 40},
+		Certificate: &peer.Certificate{Begins: at.Add(-30 * Day), Ends: at.Add(60 * Day)},
+		Spent:       120 << 30, Bytes: map[peer.Role]uint64{peer.Initiator: 7 << 40, peer.Responder: 6 << 40},
 		Sessions: map[peer.SessionKind]int{
 			{Role: peer.Initiator, Kind: session.Ping, Class: peer.ClassFine}:         1200,
 			{Role: peer.Responder, Kind: session.Ping, Class: peer.ClassFine}:         1190,

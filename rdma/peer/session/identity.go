@@ -143,6 +143,15 @@ func (i *Identity) Err() error {
 	return i.err
 }
 
+// Begins is from when on this host's certificate holds.
+func (i *Identity) Begins() time.Time {
+	m, _ := i.current() // the last good one
+	if m.certificate.Leaf == nil {
+		return time.Time{}
+	}
+	return m.certificate.Leaf.NotBefore
+}
+
 // Expires is when this host's certificate ends.
 func (i *Identity) Expires() time.Time {
 	m, _ := i.current() // the last good one
