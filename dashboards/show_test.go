@@ -54,7 +54,7 @@ var quiet = map[string]string{
 	"NVLinkFabricStuck": noSuchCase, "NVLinkFabricUnhealthy": noSuchCase, "GDRDataCorruption": noSuchCase, "GDRPathDecline": noSuchCase,
 	"GDRLibraryRefuses": noSuchCase, "GDRUCXRefuses": noSuchCase, "GDRLiveStaging": noSuchCase, "GDRPeermemMissing": noSuchCase,
 	"PCIeAERUncorrectable": noSuchCase, "PCIeAERCorrectable": noSuchCase, "PCIeReplays": noSuchCase, "PCIeIOMMUTranslates": noSuchCase,
-	"GDRPeerNodeBad": needsMany, "GDRPeerRailBad": needsMany, "GDRPeerListsDiffer": needsMany, "GDRPeerUnmeasured": needsPast, "GDRPeerAsymmetric": noSuchCase, "GDRPeerCertificateEnds": noSuchCase,
+	"GDRPeerNodeBad": needsMany, "GDRPeerRailBad": needsMany, "GDRPeerListsDiffer": needsMany, "GDRPeerUnmeasured": needsPast, "GDRPeerAsymmetric": noSuchCase, "GDRPeerCertificateEnds": noSuchCase, "GDRManyPeerCertificatesEnd": needsMany,
 	"KernelInterconnectErrors": needsPast, "RDMAPortRateLow": needsPast, "RDMAPortNoSubnetManager": noSuchCase, "RDMACongestion": noSuchCase, "RDMARetransmissions": noSuchCase,
 }
 

@@ -167,6 +167,10 @@ func TestHeldBack(t *testing.T) {
 		{"a port before its node, and another pair", []string{"RDMAPortDown node=a device=m0 port=1", "GDRPeerNodeBad node=a peer=A", "GDRPeerPathBad node=a from=A peer=B", "GDRPeerPathBad node=c from=C peer=D"}, []string{"GDRPeerPathBad c", "RDMAPortDown a"}},
 		{"a node before its pairs, from both sides", []string{"GDRPeerNodeBad node=a peer=A", "GDRPeerAsymmetric node=a from=A peer=B", "GDRPeerAsymmetric node=b from=B peer=A", "GDRPeerPathBad node=b from=B peer=C"}, []string{"GDRPeerNodeBad a", "GDRPeerPathBad b"}},
 		{"slower one way", []string{"GDRPeerAsymmetric node=a from=A peer=B device=m0 peer_device=m0 slower=write", "GDRPeerPathBad node=a from=A peer=B", "GDRPeerPathBad node=a from=A peer=C"}, []string{"GDRPeerAsymmetric a", "GDRPeerPathBad a"}},
+		{"a certificate that has ended", []string{"GDRPeerCertificateEnds node=a what=ended", "GDRPeerNodeBad node=a peer=a", "GDRPeerUnmeasured node=a", "GDRPeerPathBad node=b from=b peer=c"}, []string{"GDRPeerCertificateEnds a", "GDRPeerPathBad b"}},
+		{"one that ends soon", []string{"GDRPeerCertificateEnds node=a what=late", "GDRPeerNodeBad node=a peer=a"}, []string{"GDRPeerCertificateEnds a", "GDRPeerNodeBad a"}},
+		{"certificates of all have ended", []string{"GDRManyPeerCertificatesEnd what=ended", "GDRPeerCertificateEnds node=a what=ended", "GDRPeerCertificateEnds node=b what=files", "GDRPeerNodeBad node=a peer=a", "GDRPeerUnmeasured node=b"}, []string{"GDRManyPeerCertificatesEnd", "GDRPeerCertificateEnds b"}},
+		{"certificates of many end soon", []string{"GDRManyPeerCertificatesEnd what=late", "GDRPeerCertificateEnds node=a what=late", "GDRPeerNodeBad node=a peer=a"}, []string{"GDRManyPeerCertificatesEnd", "GDRPeerNodeBad a"}},
 		{"wrong data between nodes", []string{"RDMAManyPortsDown", "GDRPeerRailBad rail=r1", "GDRPeerNodeBad node=a peer=A", "GDRPeerCorrupt node=a"}, []string{"GDRPeerCorrupt a", "RDMAManyPortsDown"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

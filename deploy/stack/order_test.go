@@ -13,6 +13,7 @@ import (
 var later = map[[2]string]string{
 	{"GDRNodeNeverReported", "GDRExporterDown"}:     "that a node never answered is certain after an hour only",
 	{"GDRManyPathsUnverified", "GDRPathUnverified"}: "info of a node is told to nobody by the example",
+	{"GDRPeerCertificateEnds", "GDRPeerUnmeasured"}: "it looks back three hours",
 	{"RDMAManyPortsDown", "RDMAPortFlapping"}:       "a port has flapped before",
 	{"RDMANICMissing", "RDMAPortFlapping"}:          "a port has flapped before",
 	{"RDMANICMissing", "RDMAPortDown"}:              "a port that is not there has no state, and is not down",
