@@ -73,6 +73,7 @@ func TestServePods(t *testing.T) {
 		t.Errorf("a kubelet that hangs: after %v %s", took, body)
 	}
 
+	waitUntil(t, "the kubelet that hangs was asked", func() bool { return k.Calls() >= 2 }) // a page does not wait for that
 	calls := k.Calls()
 	plain := serveTree(t, root)
 	if body := plain.get(t, "/metrics").body; strings.Contains(body, "pod") || strings.Contains(body, "gdr_gpu_job") || k.Calls() != calls {
