@@ -2,6 +2,9 @@ package gpu
 
 import "github.com/NVIDIA/go-nvml/pkg/nvml"
 
+// mostInstances is more MIG instances than a GPU has: seven until now.
+const mostInstances = 64
+
 // readHolders reads what schedulers call the GPU and its parts by: the number of its
 // device node, and the UUIDs of its MIG instances.
 func (d *device) readHolders(v *visit, slow *GPU) {
@@ -10,7 +13,7 @@ func (d *device) readHolders(v *visit, slow *GPU) {
 		return
 	}
 	most := ask(v, "nvmlDeviceGetMaxMigDeviceCount", d.handle.GetMaxMigDeviceCount)
-	for index := range most.Value {
+	for index := range min(most.Value, mostInstances) {
 		// The places that no instance has taken are not found.
 		instance := ask(v, "nvmlDeviceGetMigDeviceHandleByIndex", func() (Device, nvml.Return) {
 			return d.handle.GetMigDeviceHandleByIndex(index)

@@ -3,12 +3,17 @@ package gpu
 import (
 	"cmp"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"gdr_exporter/collector/sysread"
 )
+
+// mostGPUs is more than the driver has minor numbers for (/dev/nvidia0 to 254). Each GPU
+// is asked for: a capture of a stranger may claim any number.
+const mostGPUs = 256
 
 // list lists the GPUs: at the start, when their number changed, and after
 // errors, but with the slow interval at most. Getting a handle takes 7 ms.
@@ -19,6 +24,10 @@ func (r *Reader) list(now time.Time, v *visit) {
 	}
 	count := ask(v, "nvmlDeviceGetCount", r.calls.lib.DeviceGetCount)
 	if !count.Known {
+		return
+	}
+	if count.Value < 0 || count.Value > mostGPUs {
+		v.fail("nvmlDeviceGetCount", sysread.Invalid(strconv.Itoa(count.Value)))
 		return
 	}
 	r.listed = now

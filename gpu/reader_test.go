@@ -2,6 +2,7 @@ package gpu_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -941,6 +942,42 @@ func TestAnonymise(t *testing.T) {
 		if !strings.Contains(string(text), pseudonym) {
 			t.Errorf("%s is not there", pseudonym)
 		}
+	}
+}
+
+// TestCountOfNothing: a number of GPUs or MIG instances that cannot be is not believed. A
+// capture of a stranger may have any, and each is asked for.
+func TestCountOfNothing(t *testing.T) {
+	for _, count := range []int{-1, 257, 666666661} {
+		tape, err := nvmltape.Parse(fmt.Appendf(nil, `{"symbols":{"nvmlDeviceGetCount_v2":true},"library":{"Init":{},"DeviceGetCount":{"value":%d},"DeviceGetHandleByIndex(0)":{"value":0}},"devices":[{"GetPciInfo":{"value":{"bus_id":"00000000:3B:00.0"}}}]}`, count))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := gpu.NewReader(gpu.Options{Open: nvmltape.Play(tape).Open})
+		reading, errs := r.Read(start)
+		r.Close()
+		told := slices.ContainsFunc(errs, func(e sysread.ReadError) bool {
+			return e.Source == "nvmlDeviceGetCount" && errors.Is(e.Err, sysread.ErrInvalid)
+		})
+		if len(reading.GPUs) > 0 || !told {
+			t.Errorf("%d: %d GPUs, %v", count, len(reading.GPUs), errs)
+		}
+	}
+	m := gputest.H100NVL()
+	m.GPUs[0].MIG = nvml.DEVICE_MIG_ENABLE
+	for i := range 1000 {
+		m.GPUs[0].Instances = append(m.GPUs[0].Instances, fmt.Sprint("MIG-", i))
+	}
+	options := all(m)
+	options.Holders = true
+	r := gpu.NewReader(options)
+	defer r.Close()
+	instances := 0
+	for _, g := range read(t, r, start).GPUs {
+		instances += len(g.Instances)
+	}
+	if instances != 64 {
+		t.Errorf("%d instances", instances)
 	}
 }
 
