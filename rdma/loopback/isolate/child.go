@@ -2,12 +2,10 @@ package isolate
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"io"
-	"sync"
 
 	"gdr_exporter/rdma/loopback"
+	"gdr_exporter/rdma/loopback/child"
 )
 
 // ChildCommand is the argument with which this binary is a child.
@@ -31,36 +29,12 @@ func childMain(ctx context.Context, in io.Reader, out io.Writer, open Opener, ru
 		_, _ = io.Copy(io.Discard, in)
 		cancel()
 	}()
-	told := &teller{out: out, broken: cancel}
-	o.Spec.OnStage = func(stage loopback.Stage, path loopback.Path) { told.tell(message{Stage: stage, Path: path}) }
+	told := child.NewTeller(out, cancel)
+	o.Spec.OnStage = func(stage loopback.Stage, path loopback.Path) { told.Tell(message{Stage: stage, Path: path}) }
 	if o.GPU != nil {
 		o.Spec.OpenGPU = open(*o.GPU)
 	}
 	result := run(ctx, o.Spec)
-	told.tell(message{Result: &result})
-	return told.err
-}
-
-// teller writes messages, until one cannot be written: the parent is gone then.
-type teller struct {
-	mu     sync.Mutex
-	out    io.Writer
-	broken func()
-	err    error
-}
-
-func (t *teller) tell(m message) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.err != nil {
-		return
-	}
-	line, err := json.Marshal(m)
-	if err == nil {
-		_, err = t.out.Write(append(line, '\n'))
-	}
-	if err != nil {
-		t.err = fmt.Errorf("telling the parent: %w", err)
-		t.broken()
-	}
+	told.Tell(message{Result: &result})
+	return told.Err()
 }

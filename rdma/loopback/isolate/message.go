@@ -3,11 +3,11 @@ package isolate
 import (
 	"bufio"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 
 	"gdr_exporter/rdma/loopback"
+	"gdr_exporter/rdma/loopback/child"
 )
 
 // Bounds of what parent and child take from each other: an order is about 1 KiB, a
@@ -55,34 +55,14 @@ func readOrder(in io.Reader) (order, error) {
 	return o, nil
 }
 
-// errFlood says that a child wrote far more than any run has to say.
-var errFlood = errors.New("it wrote too much")
-
 // readMessages tells what a child says until it ends. Lines that are no messages
 // are left out: a library may have written them.
 func readMessages(out io.Reader, tell func(message)) error {
-	limited := &io.LimitedReader{R: out, N: mostOutput}
-	lines := bufio.NewReaderSize(limited, 64<<10)
-	var line []byte
-	for {
-		part, err := lines.ReadSlice('\n')
-		if line = append(line, part...); len(line) > mostLine {
-			return errFlood
-		}
-		if errors.Is(err, bufio.ErrBufferFull) {
-			continue
-		}
+	return child.ReadLines(out, mostLine, mostOutput, func(line []byte) (more bool) {
 		var m message
 		if json.Unmarshal(line, &m) == nil {
 			tell(m)
 		}
-		line = line[:0]
-		switch {
-		case err == nil:
-		case limited.N <= 0:
-			return errFlood
-		default: // io.EOF, or the parent does not want to know any more
-			return nil //nolint:nilerr // the end of what it says
-		}
-	}
+		return true
+	})
 }

@@ -199,7 +199,7 @@ func (c *childRun) crash() string {
 	how := c.State().String()
 	switch {
 	case c.flooded():
-		how = errFlood.Error()
+		how = child.ErrFlood.Error()
 	case c.State().Success():
 		how += " without a result"
 	}

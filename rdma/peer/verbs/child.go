@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"gdr_exporter/rdma/loopback"
+	"gdr_exporter/rdma/loopback/child"
 	"gdr_exporter/rdma/loopback/isolate"
 	"gdr_exporter/rdma/peer/session"
 )
@@ -37,7 +38,7 @@ func childMain(ctx context.Context, in io.Reader, out io.Writer, opener func(ord
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	h := &holder{
-		out: out, gone: cancel, ended: numberOpen - 1,
+		told: child.NewTeller(out, cancel), gone: cancel, ended: numberOpen - 1,
 		orders: make(chan order, 1), requests: make(chan request, mostWaiting), heard: make(chan struct{}),
 	}
 	go h.listen(in)
@@ -46,7 +47,7 @@ func childMain(ctx context.Context, in io.Reader, out io.Writer, opener func(ord
 		return err
 	}
 	h.hold(ctx, opener(o), o.Spec)
-	return h.broken()
+	return h.told.Err()
 }
 
 // mostWaiting is how many requests a child takes that it has not come to. A parent waits
@@ -59,11 +60,10 @@ type holder struct {
 	requests chan request
 	heard    chan struct{} // closed when the parent says no more
 	gone     func()        // ends all
-	bad      error         // what the parent said that is no order; once heard is closed
+	told     *child.Teller
+	bad      error // what the parent said that is no order; once heard is closed
 
 	mu     sync.Mutex
-	out    io.Writer
-	err    error  // of telling the parent
 	number int    // of the call under way
 	end    func() // of it
 	ended  int    // the last call that was told to end
@@ -78,7 +78,7 @@ func (h *holder) hold(ctx context.Context, opener session.Opener, spec session.S
 	for {
 		select {
 		case q := <-h.requests:
-			h.say(h.answer(ctx, e, q))
+			h.told.Tell(h.answer(ctx, e, q))
 			if q.Call == callClose {
 				return
 			}
@@ -95,11 +95,11 @@ func (h *holder) open(ctx context.Context, opener session.Opener, spec session.S
 	defer done()
 	e, err := opener.Open(opening, spec)
 	if err != nil {
-		h.say(answer{Failure: carry(string(loopback.StageOpen), err)})
+		h.told.Tell(answer{Failure: carry(string(loopback.StageOpen), err)})
 		return nil
 	}
 	facts := e.Facts()
-	h.say(answer{Address: e.Address().Text, Facts: &facts})
+	h.told.Tell(answer{Address: e.Address().Text, Facts: &facts})
 	return e
 }
 
@@ -108,7 +108,7 @@ func (h *holder) listen(in io.Reader) {
 	defer close(h.heard)
 	defer h.gone()
 	hear := h.order
-	err := readLines(in, math.MaxInt64, func(line []byte) (more bool) {
+	err := child.ReadLines(in, mostLine, math.MaxInt64, func(line []byte) (more bool) {
 		more, hear = hear(line), h.request
 		return more
 	})
@@ -228,28 +228,4 @@ func (a *answer) make(ctx context.Context, e session.Endpoint, q request) (err e
 		return e.Close()
 	}
 	return fmt.Errorf("unknown call %.32q: %w", q.Call, syscall.ENOSYS)
-}
-
-// say tells the parent, until it cannot be told: it is gone then.
-func (h *holder) say(a answer) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.err != nil {
-		return
-	}
-	line, err := json.Marshal(a)
-	if err == nil {
-		_, err = h.out.Write(append(line, '\n'))
-	}
-	if err != nil {
-		h.err = fmt.Errorf("telling the parent: %w", err)
-		h.gone()
-	}
-}
-
-// broken is why the parent could not be told, nil if it could.
-func (h *holder) broken() error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.err
 }

@@ -67,8 +67,8 @@ func (i *Isolation) Resume() {
 	i.quiet = false
 }
 
-// Processes are the ids of the children that there are.
-func (i *Isolation) Processes() []int {
+// processes are the ids of the children that there are.
+func (i *Isolation) processes() []int {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	var all []int

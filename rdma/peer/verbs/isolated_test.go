@@ -219,9 +219,9 @@ func wantNoChild(t *testing.T, i *Isolation, pid int) {
 	if err := syscall.Kill(pid, 0); pid > 0 && !errors.Is(err, syscall.ESRCH) {
 		t.Errorf("process %d: %v", pid, err)
 	}
-	for end := time.Now().Add(longest); len(i.Processes()) > 0; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(longest); len(i.processes()) > 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("processes %v are left", i.Processes())
+			t.Fatalf("processes %v are left", i.processes())
 		}
 	}
 }
@@ -232,7 +232,7 @@ func TestIsolated(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			i := isolation(mode)
 			r := mustOpen(t, i)
-			if got := i.Processes(); len(got) != 1 || got[0] == os.Getpid() {
+			if got := i.processes(); len(got) != 1 || got[0] == os.Getpid() {
 				t.Errorf("processes %v", got)
 			}
 			if want := (session.Facts{GID: "/r", Method: "/s", GPU: "0000:17:00.0", MTU: 1 << 20, QueuePairs: 3}); r.Facts() != want {
@@ -464,7 +464,7 @@ func TestHostHere(t *testing.T) {
 			t.Errorf("%v is open", e)
 		}
 	}
-	if got := i.Processes(); len(got) > 0 {
+	if got := i.processes(); len(got) > 0 {
 		t.Errorf("processes %v", got)
 	}
 }
@@ -543,7 +543,7 @@ func FuzzAnswers(f *testing.F) {
 	f.Add([]byte("{\"failure\":{}}\n{\"failure\":null}\n{\"failure\":{\"what\":null}}"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		lines := 0
-		_ = readLines(bytes.NewReader(text), mostOutput, func(line []byte) bool {
+		_ = child.ReadLines(bytes.NewReader(text), mostLine, mostOutput, func(line []byte) bool {
 			lines++
 			var a answer
 			if json.Unmarshal(line, &a) == nil {

@@ -1,12 +1,9 @@
 package verbs
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"syscall"
 
 	"gdr_exporter/rdma/loopback"
@@ -148,27 +145,4 @@ func (c *carried) failure() *session.Failure {
 	f := session.Fail(from.Reason, from.Stage, &carriedError{from.Text, syscall.Errno(c.Errno)})
 	f.Call, f.Errno, f.Status = from.Call, from.Errno, from.Status
 	return f
-}
-
-// errFlood says that a child wrote far more than any endpoint has to say.
-var errFlood = errors.New("it wrote too much")
-
-// readLines reads lines until there are no more, or line says that it wants none. Those
-// that are longer than mostLine end it, as does more than most in all.
-func readLines(in io.Reader, most int64, line func([]byte) (more bool)) error {
-	limited := &io.LimitedReader{R: in, N: most}
-	lines := bufio.NewScanner(limited)
-	lines.Buffer(make([]byte, 0, 4<<10), mostLine)
-	for lines.Scan() {
-		if !line(lines.Bytes()) {
-			return nil
-		}
-	}
-	switch err := lines.Err(); {
-	case errors.Is(err, bufio.ErrTooLong), err == nil && limited.N <= 0:
-		return errFlood
-	case err != nil && !errors.Is(err, io.EOF):
-		return fmt.Errorf("reading: %w", err)
-	}
-	return nil
 }

@@ -46,7 +46,7 @@ func newRemote(p *child.Process, grace time.Duration) *remote {
 // written them.
 func (r *remote) listen() {
 	defer close(r.silent)
-	r.flood = readLines(r.process, mostOutput, func(line []byte) (more bool) {
+	r.flood = child.ReadLines(r.process, mostLine, mostOutput, func(line []byte) (more bool) {
 		var a answer
 		if len(line) == 0 || line[0] != '{' || json.Unmarshal(line, &a) != nil {
 			return true
