@@ -31,6 +31,7 @@ import (
 	"gdr_exporter/rdma/peer"
 	"gdr_exporter/rdma/peer/session"
 	"gdr_exporter/rdma/peer/verbs"
+	"gdr_exporter/rdma/rdmatest"
 )
 
 // peerNode is one of the nodes that the tests of paths between nodes run on at once:
@@ -443,13 +444,22 @@ func (p *peerNode) wantPerftest(t *testing.T) {
 				}
 			}
 			meets(t, fmt.Sprintf("perftest %d", round))
-			time.Sleep(3 * time.Second) // its server begins to listen
 			if rate := perftestRate(t, append(args, node.Address(2, 0).String())...); rate > 0 {
 				theirs = append(theirs, rate)
 			}
 		case 2:
+			served := make(chan struct{})
+			go func() { defer close(served); perftestRate(t, args...) }()
+			within(t, patience, "ib_write_bw listens, or has ended", func() bool {
+				select {
+				case <-served:
+					return true
+				default:
+					return rdmatest.Listens(perftestPort)
+				}
+			})
 			meets(t, fmt.Sprintf("perftest %d", round))
-			perftestRate(t, args...)
+			<-served
 		default:
 			meets(t, fmt.Sprintf("perftest %d", round))
 		}

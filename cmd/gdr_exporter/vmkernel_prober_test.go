@@ -21,6 +21,7 @@ import (
 	"gdr_exporter/collector/status"
 	"gdr_exporter/gpu/cuda/cudatest"
 	"gdr_exporter/gpu/nvmltest"
+	"gdr_exporter/rdma/rdmatest"
 )
 
 // measuringExporter is an exporter that measures one pair of a real soft-RoCE device and a
@@ -324,9 +325,7 @@ func startWriting(t *testing.T, device string, port int, more ...string) (pids [
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
-	within(t, patience, "ib_write_bw listens", func() bool {
-		return strings.Contains(optionalText("/proc/net/tcp")+optionalText("/proc/net/tcp6"), fmt.Sprintf(":%04X ", port))
-	})
+	within(t, patience, "ib_write_bw listens", func() bool { return rdmatest.Listens(port) })
 	if err := client.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -61,8 +61,8 @@ func TestInKernelOwners(t *testing.T) {
 	if err := os.Setenv("NCCL_NET_GDR_LEVEL", "LOC"); err != nil { // for perftest to inherit
 		t.Fatal(err)
 	}
-	traffic := startTraffic(t, "rxe3")
-	server := traffic.server.Process.Pid
+	pids, stop := startWriting(t, "rxe3", 18703, "-D", "5") // they go on until they were seen
+	server := pids[0]
 	var owner nldev.Owner
 	var limit uint64
 	proc := &process.Proc{Self: -1}
@@ -91,7 +91,7 @@ func TestInKernelOwners(t *testing.T) {
 	if !strings.Contains(readText(t, "/proc/self/limits"), memlockText(limit)) {
 		t.Errorf("limit %d, of which this process's limits know nothing", limit)
 	}
-	traffic.wait(t)
+	stop()
 	within(t, patience, "nobody holds the device", func() bool {
 		usage := usageIn(t, "rxe3")
 		return usage.Owners.Known && len(usage.Owners.Value) == 0

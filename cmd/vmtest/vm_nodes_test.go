@@ -43,7 +43,8 @@ func TestTwoNodes(t *testing.T) {
 			tc qdisc add dev rail0 root netem delay 300ms && busybox ping -c 2 -W 20 node2 | grep -o 'min/avg/max = [3-9]..'
 			tc qdisc change dev rail0 root netem loss 100%; busybox ping -c 2 -W 3 node2 >/dev/null || echo lost
 			tc qdisc del dev rail0 root
-			ip link set rail0 down; sleep 1; rdma link show rxe0/1 | grep -o 'state DOWN'
+			ip link set rail0 down
+			for i in $(seq 100); do rdma link show rxe0/1 | grep -o 'state DOWN' && break; sleep 0.1; done
 			ip link set rail0 up
 		fi
 		$barrier repaired

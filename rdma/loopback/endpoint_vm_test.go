@@ -172,16 +172,17 @@ func (p *kernelPeers) moved(roles [2]Role, memories [2]Memory, bytes uint64) (th
 	}
 }
 
+// sentByCable are the bytes that the first of the peers' ports has sent; 0 if that cannot
+// be read.
+func sentByCable() int {
+	text, _ := os.ReadFile("/sys/class/net/peerv0/statistics/tx_bytes")
+	n, _ := strconv.Atoi(strings.TrimSpace(string(text)))
+	return n
+}
+
 // Every kind of memory, one way and both ways at once, verified by its owner.
 func TestInKernelEndpoints(t *testing.T) {
 	cable(t)
-	sent := func() int {
-		n, err := strconv.Atoi(strings.TrimSpace(sh(t, "cat", "/sys/class/net/peerv0/statistics/tx_bytes")))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
 	for _, memories := range [][2]Memory{
 		{MemoryHost, MemoryHost}, {MemoryGPU, MemoryGPU}, {MemoryHost, MemoryGPU}, {MemoryGPU, MemoryHost}, {MemoryStaged, MemoryStaged},
 	} {
@@ -189,9 +190,9 @@ func TestInKernelEndpoints(t *testing.T) {
 			p := newKernelPeers(t)
 			p.gpus[0].hidden = memories[0] == MemoryStaged // cannot be registered, as without nvidia-peermem
 			p.gpus[1].hidden = memories[1] == MemoryStaged
-			before := sent()
+			before := sentByCable()
 			there, back, g := p.moved(roles, memories, 16<<20)
-			if n := sent() - before; n < 16<<20 {
+			if n := sentByCable() - before; n < 16<<20 {
 				t.Errorf("%d bytes went by the cable", n)
 			}
 			t.Logf("%v %v: %.1f MB/s there, %.1f back, CPU %v for %d bytes", memories, roles, there.Rate().Value/1e6, back.Rate().Value/1e6, there.CPU, there.Bytes)
@@ -290,9 +291,12 @@ func vanish(t *testing.T, memory Memory, happens func(b *Endpoint)) (time.Durati
 	if err := a.Fill(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
-	happened := make(chan time.Time, 1)
+	happened, before := make(chan time.Time, 1), sentByCable()
 	go func() {
-		time.Sleep(200 * time.Millisecond)
+		const enough = 4 << 20 // of messages of 256 KiB, so that some have arrived
+		for end := time.Now().Add(20 * time.Second); sentByCable()-before < enough && time.Now().Before(end); {
+			time.Sleep(20 * time.Millisecond)
+		}
 		happens(b)
 		happened <- time.Now()
 	}()
