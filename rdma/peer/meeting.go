@@ -209,7 +209,7 @@ func (m *meeting) wanted(p pair, it item, path *Path) bool {
 
 // measure holds a session and notes in the path what came of it.
 func (m *meeting) measure(ctx context.Context, p pair, it item, path *Path) (end *session.Failure) {
-	allowed := m.allowance(takes(it.kind))
+	allowed := m.allowance(it.takes())
 	left, _ := remaining(ctx)
 	if ctx.Err() != nil || left < allowed/4 {
 		return m.over(ctx, path)
@@ -222,7 +222,7 @@ func (m *meeting) measure(ctx context.Context, p pair, it item, path *Path) (end
 	}
 	measured := m.runner.judge(p, it, result, path)
 	measured.Time = at
-	if f := result.Failure; f != nil && f.Reason == session.ReasonTimeout && left < m.enough(takes(it.kind)) && measured.Class == ClassFailed {
+	if f := result.Failure; f != nil && f.Reason == session.ReasonTimeout && left < m.enough(it.takes()) && measured.Class == ClassFailed {
 		measured.Class = ClassStopped // a whole session might have ended well
 	}
 	m.journal.count(Initiator, it.kind, measured.Class, moved(result))
@@ -295,11 +295,19 @@ const (
 	callTakes      = 2 * time.Second
 	pingTakes      = 3 * time.Second
 	bandwidthTakes = 10 * time.Second
+	// gpuOpens is what opening GPU memory may take on one side: each session starts CUDA
+	// anew if it is in a child, which takes longer the more GPUs the node has, and seconds
+	// for each without persistence mode. That is no fault of a path.
+	gpuOpens = 10 * time.Second
 )
 
-func takes(kind session.Kind) time.Duration {
-	if kind == session.Ping {
+// takes is what a session may take. One side opens its memory after the other.
+func (it item) takes() time.Duration {
+	switch {
+	case it.kind == session.Ping:
 		return pingTakes
+	case it.memory != session.Host:
+		return bandwidthTakes + 2*gpuOpens
 	}
 	return bandwidthTakes
 }

@@ -93,3 +93,39 @@ func TestOnceFails(t *testing.T) {
 		t.Errorf("%+v", f)
 	}
 }
+
+// slowGPU opens GPU memory as a node does on which CUDA starts slowly.
+type slowGPU struct {
+	session.Opener
+	takes time.Duration
+}
+
+func (o slowGPU) Open(ctx context.Context, spec session.Spec) (session.Endpoint, error) {
+	if spec.Memory != session.Host {
+		select {
+		case <-time.After(o.takes):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return o.Opener.Open(ctx, spec)
+}
+
+// TestOnceSlowCUDA: that CUDA takes long to start on both sides is no fault of the path.
+func TestOnceSlowCUDA(t *testing.T) {
+	c := newCluster(t, 2, func(_ int, n *member) {
+		n.options.pace, n.options.Now = 1, time.Now
+		n.options.Schedule.Ping, n.options.Schedule.Frame, n.options.Schedule.Round, n.options.Schedule.Guard = 10*time.Minute, time.Hour, 2*time.Hour, 5*time.Minute-time.Second
+		n.options.Opener = slowGPU{n.options.Opener, bandwidthTakes * 6 / 10}
+	})
+	a, b := c.nodes[0], c.nodes[1]
+	b.start()
+	b.change(func() { b.rails[1].GPUs = nil })
+	meeting, failure := byHand(t, a).Once(t.Context(), OnceOptions{Target: b.address, Kinds: []session.Kind{session.Bandwidth}, Memories: []session.Memory{session.GPU}})
+	if failure != nil || len(meeting.Paths) != 2 {
+		t.Fatalf("%+v, %v", meeting, failure)
+	}
+	if m := meeting.Paths[0].measured(session.GPU); m == nil || m.Class != ClassFine {
+		t.Errorf("%+v", m)
+	}
+}
