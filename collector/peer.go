@@ -20,9 +20,9 @@ var (
 	peerSources = gauge("gdr_peer_sources",
 		"Files and names that the target list comes from, by state: good, failing (what was read before stands).")
 	peerCertificateStart = gauge("gdr_peer_certificate_start_timestamp_seconds",
-		"From when on the certificate that this node shows to others holds, as Unix time. Absent without TLS.")
+		"From when on the certificate that this node shows to others holds, with those of its authority, as Unix time. Absent without TLS.")
 	peerCertificateExpiry = gauge("gdr_peer_certificate_expiry_timestamp_seconds",
-		"When the certificate that this node shows to others ends, as Unix time: then no session is possible any more. Absent without TLS.")
+		"When the certificate that this node shows to others ends, or one of its authority's that it depends on if that is first, as Unix time: then no session is possible any more. Absent without TLS.")
 	peerCertificateFiles = gauge("gdr_peer_certificate_files_good",
 		"1 if certificate, key and authority are in use as their files are now, 0 if these cannot be taken and the last good ones are in use. Looked at once a minute. Absent without TLS.")
 	peerPeers = gauge("gdr_peer_peers",

@@ -49,7 +49,7 @@ var peerRules = []rule{
 		"Congestion or errors on one way only: look at the port that receives (symbol errors, discards), at PFC pauses and at what else sends to it, and at the PCIe link of the slower receiver."},
 		needs: []need{needPeers}, judge: judgeAsymmetric},
 	{Rule: Rule{idPeerCertificate, SeverityWarning, "this node's certificate for sessions ends soon, has ended, or its files are not taken",
-		"Renew it: put new files in the place of cert_file and key_file of --peer.tls-config (cert-manager: why is the Certificate not ready?), readable by the exporter and of one key. They count at once, without a restart."},
+		"Renew it: put new files in the place of cert_file and key_file of --peer.tls-config (cert-manager: why is the Certificate not ready?), readable by the exporter and of one key; if an authority's in ca_file is what ends, that first. They count at once, without a restart."},
 		needs: []need{needPeers}, after: certificatePatience, judge: judgePeerCertificate},
 	{Rule: Rule{idPeerList, SeverityWarning, "this node's target list, schedule or clock is not that of the others",
 		"Give all nodes the same target list and the same --peer.* options, and their clocks NTP or PTP: nodes that disagree do not meet, and nothing is measured between them."},

@@ -66,7 +66,7 @@ type DocPeerList struct {
 // DocPeerCertificate is this node's certificate for sessions.
 type DocPeerCertificate struct {
 	Begins *time.Time `json:"begins"`
-	Ends   *time.Time `json:"ends"` // then no session is possible any more
+	Ends   *time.Time `json:"ends"` // it, or one of its authority's: then no session is possible any more
 	// State is good, late (less than a sixth of its life is left, and less than two weeks: it
 	// ought to have been renewed), ended, early (it does not hold yet) or unknown.
 	State string  `json:"state"`

@@ -52,6 +52,7 @@ type Status struct {
 // Certificate is that of a node in sessions of both roles. When it has ended there are
 // none any more.
 type Certificate struct {
+	// Begins and Ends are of the time in which it holds and those of its authority do.
 	Begins time.Time `json:"begins"`
 	Ends   time.Time `json:"ends"`
 	// Text is why the files as they are now do not count, but as they were when they were

@@ -42,8 +42,9 @@ type identityFiles struct {
 
 // material is what the files say.
 type material struct {
-	certificate tls.Certificate
-	authority   *x509.CertPool
+	certificate  tls.Certificate
+	authority    *x509.CertPool
+	begins, ends time.Time // see life
 }
 
 // stamp tells whether a file has changed.
@@ -143,22 +144,18 @@ func (i *Identity) Err() error {
 	return i.err
 }
 
-// Begins is from when on this host's certificate holds.
+// Begins is from when on this host's certificate is believed: it and those of its
+// authority hold.
 func (i *Identity) Begins() time.Time {
 	m, _ := i.current() // the last good one
-	if m.certificate.Leaf == nil {
-		return time.Time{}
-	}
-	return m.certificate.Leaf.NotBefore
+	return m.begins
 }
 
-// Expires is when this host's certificate ends.
+// Expires is when this host's certificate is not believed any more: it ends, or one of
+// those of its authority does.
 func (i *Identity) Expires() time.Time {
 	m, _ := i.current() // the last good one
-	if m.certificate.Leaf == nil {
-		return time.Time{}
-	}
-	return m.certificate.Leaf.NotAfter
+	return m.ends
 }
 
 // current is what the files say, as far as they were good the last time that they
@@ -211,11 +208,16 @@ func (f identityFiles) read() (material, error) {
 	if m.certificate, err = tls.X509KeyPair(certificate, key); err != nil {
 		return m, fmt.Errorf("%s, %s: %s", f.Certificate, f.Key, strings.TrimPrefix(err.Error(), "tls: "))
 	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(authority) {
+	authorities := certificatesIn(authority)
+	if len(authorities) == 0 {
 		return m, fmt.Errorf("%s: no certificate in it", f.Authority)
 	}
-	m.authority = pool
+	m.authority = pool(authorities)
+	leaf, err := x509.ParseCertificate(m.certificate.Certificate[0]) // as X509KeyPair did
+	if err != nil {
+		return m, fmt.Errorf("%s: %w", f.Certificate, err)
+	}
+	m.begins, m.ends = life(leaf, certificatesIn(certificate), authorities)
 	return m, nil
 }
 
