@@ -21,7 +21,7 @@ NODE_EXPORTER := github.com/prometheus/node_exporter@v1.12.1
 
 # What the build needs from Debian beside Go, and what the tests need.
 BUILD_PACKAGES := gcc libc6-dev libibverbs-dev
-VM_PACKAGES   := qemu-system-x86 busybox-static iproute2 kmod xz-utils zstd gcc make libc6-dev libelf1 perftest ibverbs-providers rdma-core cpio pciutils util-linux
+VM_PACKAGES   := qemu-system-x86 busybox-static iproute2 kmod xz-utils zstd gcc make libc6-dev libelf1 perftest ibverbs-providers ibverbs-utils rdma-core cpio pciutils util-linux
 TEST_PACKAGES := $(BUILD_PACKAGES) $(VM_PACKAGES) ethtool python3-prometheus-client chromium tidy prometheus prometheus-alertmanager shellcheck systemd
 
 .PHONY: help go build run demo vm stack dashboards dashboards-preview test alerts chart chart-test chart-show image package release-snapshot deploy-soak test-short lint bench soak survival fuzz clean
