@@ -61,7 +61,7 @@ func wholeNode(t *testing.T, roce bool) *snapshot.Snapshot {
 		machine.GPUs[i].BusID = "0000" + strings.ToUpper(address)
 	}
 	taker := snapshot.New(snapshot.Options{Deadline: time.Minute, Now: func() time.Time { return goldenTime }}).
-		RDMA(rdma.NewReader(rdma.Options{Sysfs: sysfs, Include: eight, Netlink: tree.Netlink().Dial}), nil).
+		RDMA(rdma.NewReader(rdma.Options{Sysfs: sysfs, Include: eight, Netlink: tree.Netlink().Dial, NetlinkWait: time.Minute}), nil).
 		Affinity(pci).GPU(gpu.NewReader(gpuOptions(machine))).Driver(driver.NewReader(drivertest.Options(dir))).Taker()
 	t.Cleanup(taker.Close)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -69,7 +69,7 @@ func (b *bench) scrape(t *testing.T, deadline time.Duration) samples {
 		t.Fatal(err)
 	}
 	defer done()
-	if took := time.Since(started); took > deadline+2*time.Second {
+	if took := time.Since(started); took > deadline+stall {
 		t.Errorf("the page took %v with a deadline of %v", took, deadline)
 	}
 	return flatten(t, families)
@@ -161,6 +161,9 @@ func checkCase(t *testing.T, c rdmatest.Case) {
 	b := newBench(t, root, deadline)
 	b.scrape(t, deadline)
 	page := b.scrape(t, deadline) // ENODEV and ENOENT count from the second on
+	for again := 0; c.Blocks && again < 5 && len(page.of(rdmatest.HealthyName)) == 0; again++ {
+		page = b.scrape(t, deadline) // a machine may stall for longer than the deadline
+	}
 	if !c.Alone {
 		checkHealthy(t, page)
 	}

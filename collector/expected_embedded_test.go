@@ -37,27 +37,29 @@ func TestExpectedOfEmbedded(t *testing.T) {
 		"soft-roce":     {"", profile.SourceNone, 0, 0, 0, 0, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := replay(t, name)
-			book := profile.New(profile.Options{Platforms: profile.Embedded(), Learn: true})
-			var e profile.Expectation
-			look := func(after time.Duration) {
-				r.now = goldenTime.Add(after)
-				s := r.taker.Take(t.Context(), allCollectors)
-				s.Host = &snapshot.HostPart{Units: []snapshot.UnitPart[host.Reading]{{Name: "host", Data: &wired}}}
-				f := s.ProfileFacts()
-				e = book.Expect(&f)
-			}
-			for after := time.Duration(0); after <= 6*time.Minute; after += 12 * time.Second {
-				look(after)
-			}
-			if want.stillThereAfter > 0 {
-				look(6*time.Minute + want.stillThereAfter)
-			}
-			t.Logf("%+v", e)
-			if e.Name != want.name || e.Source != want.source || e.GPUs.Value != want.gpus || e.NVLinks.Value != want.links ||
-				len(e.Ports) != want.ports || e.DirectPairs.Value != want.direct || want.portRate > 0 && e.Ports[prober.Port{Device: "mlx5_0", Number: 1}].Value != want.portRate {
-				t.Errorf("got %+v, want %+v", e, want)
-			}
+			unhurried(t, func(t *testing.T) {
+				r := replay(t, name)
+				book := profile.New(profile.Options{Platforms: profile.Embedded(), Learn: true})
+				var e profile.Expectation
+				look := func(after time.Duration) {
+					r.now = goldenTime.Add(after)
+					s := r.taker.Take(t.Context(), allCollectors)
+					s.Host = &snapshot.HostPart{Units: []snapshot.UnitPart[host.Reading]{{Name: "host", Data: &wired}}}
+					f := s.ProfileFacts()
+					e = book.Expect(&f)
+				}
+				for after := time.Duration(0); after <= 6*time.Minute; after += 12 * time.Second {
+					look(after)
+				}
+				if want.stillThereAfter > 0 {
+					look(6*time.Minute + want.stillThereAfter)
+				}
+				t.Logf("%+v", e)
+				if e.Name != want.name || e.Source != want.source || e.GPUs.Value != want.gpus || e.NVLinks.Value != want.links ||
+					len(e.Ports) != want.ports || e.DirectPairs.Value != want.direct || want.portRate > 0 && e.Ports[prober.Port{Device: "mlx5_0", Number: 1}].Value != want.portRate {
+					t.Errorf("got %+v, want %+v", e, want)
+				}
+			})
 		})
 	}
 }

@@ -87,7 +87,7 @@ func goldenPage(t *testing.T, name string, build func(*rdmatest.Tree)) string {
 		for counts, _ := monitor.Events(); counts["register"] < 2; counts, _ = monitor.Events() {
 			time.Sleep(time.Millisecond)
 		}
-		options.Netlink, options.Monitor = netlink.Dial, monitor
+		options.Netlink, options.Monitor, options.NetlinkWait = netlink.Dial, monitor, time.Minute // a machine may stall
 	}
 	reader := rdma.NewReader(options)
 	taker := snapshot.New(snapshot.Options{Deadline: time.Minute, Now: func() time.Time { return goldenTime }}).RDMA(reader, nil).Taker()

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/common/expfmt"
@@ -57,49 +58,51 @@ func hungScrape(t *testing.T, h *replayHost) (page string, taker *snapshot.Taker
 // the call named, nothing of NVML, and all of the NIC. Once the player is closed
 // nothing waits any more.
 func TestReplayGPUHang(t *testing.T) {
-	tree := rdmatest.New()
-	tree.MLX5IB(rdmatest.Options{Name: "mlx5_0"})
-	h := hostOf(t, tree)
-	m := gputest.H100NVL()
-	release := make(chan struct{})
-	m.Gate = func(call, busID string) {
-		if call == "nvmlDeviceGetComputeRunningProcesses" && busID == m.GPUs[1].BusID {
-			<-release
+	synctest.Test(t, func(t *testing.T) {
+		tree := rdmatest.New()
+		tree.MLX5IB(rdmatest.Options{Name: "mlx5_0"})
+		h := hostOf(t, tree)
+		m := gputest.H100NVL()
+		release := make(chan struct{})
+		m.Gate = func(call, busID string) {
+			if call == "nvmlDeviceGetComputeRunningProcesses" && busID == m.GPUs[1].BusID {
+				<-release
+			}
 		}
-	}
-	h.open = m.Open
-	recorded, recorder := h.recorded()
-	live, taker := hungScrape(t, recorded)
-	var text bytes.Buffer
-	err := recorder.Recording().Write(&text)
-	close(release)
-	taker.Close()
-	if err != nil {
-		t.Fatal(err)
-	}
-	recording, err := capture.Read(&text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	played, player := h.played(recording)
-	replayed, taker := hungScrape(t, played)
-	player.Close()
-	taker.Close() // waits for the worker
-	if live != replayed {
-		t.Errorf("live:\n%s\nreplayed:\n%s", live, replayed)
-	}
-	for _, line := range []string{
-		`gdr_gpu_nvml_stuck_call_info{call="nvmlDeviceGetComputeRunningProcesses",gpu_address="0000:2a:00.0"} 1`,
-		`gdr_device_read_stuck{collector="gpu",device="nvml"} 1`, `gdr_rdma_port_state_id{device="mlx5_0"`,
-	} {
-		if !strings.Contains(replayed, line) {
-			t.Errorf("no %s in the replay", line)
+		h.open = m.Open
+		recorded, recorder := h.recorded()
+		live, taker := hungScrape(t, recorded)
+		var text bytes.Buffer
+		err := recorder.Recording().Write(&text)
+		close(release)
+		taker.Close()
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	if strings.Contains(replayed, "gdr_gpu_nvml_up") || strings.Contains(replayed, "gdr_gpu_memory") {
-		t.Error("the replay shows what NVML has not answered")
-	}
-	if missing := player.Unrecorded(); len(missing) > 0 {
-		t.Errorf("not recorded: %v", missing)
-	}
+		recording, err := capture.Read(&text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		played, player := h.played(recording)
+		replayed, taker := hungScrape(t, played)
+		player.Close()
+		taker.Close() // waits for the worker
+		if live != replayed {
+			t.Errorf("live:\n%s\nreplayed:\n%s", live, replayed)
+		}
+		for _, line := range []string{
+			`gdr_gpu_nvml_stuck_call_info{call="nvmlDeviceGetComputeRunningProcesses",gpu_address="0000:2a:00.0"} 1`,
+			`gdr_device_read_stuck{collector="gpu",device="nvml"} 1`, `gdr_rdma_port_state_id{device="mlx5_0"`,
+		} {
+			if !strings.Contains(replayed, line) {
+				t.Errorf("no %s in the replay", line)
+			}
+		}
+		if strings.Contains(replayed, "gdr_gpu_nvml_up") || strings.Contains(replayed, "gdr_gpu_memory") {
+			t.Error("the replay shows what NVML has not answered")
+		}
+		if missing := player.Unrecorded(); len(missing) > 0 {
+			t.Errorf("not recorded: %v", missing)
+		}
+	})
 }

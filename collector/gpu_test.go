@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -350,86 +351,90 @@ func (s *gpuServer) scrape(t *testing.T) (string, time.Duration) {
 // TestGPUHang: case 90, a call that never returns costs the deadline once, is
 // named, is not repeated, and the page is served; once it returns all is well.
 func TestGPUHang(t *testing.T) {
-	m := gputest.H100NVL()
-	release := make(chan struct{})
-	var once sync.Once
-	free := func() { once.Do(func() { close(release) }) }
-	defer free()
-	m.Gate = func(call, busID string) {
-		if call == "nvmlDeviceGetComputeRunningProcesses" && busID == m.GPUs[1].BusID {
-			<-release
+	synctest.Test(t, func(t *testing.T) {
+		m := gputest.H100NVL()
+		release := make(chan struct{})
+		var once sync.Once
+		free := func() { once.Do(func() { close(release) }) }
+		defer free()
+		m.Gate = func(call, busID string) {
+			if call == "nvmlDeviceGetComputeRunningProcesses" && busID == m.GPUs[1].BusID {
+				<-release
+			}
 		}
-	}
-	s := serveMachine(t, m, time.Now)
-	defer s.taker.Close()
-	page, took := s.scrape(t)
-	if took < shortDeadline*9/10 || took > 5*shortDeadline {
-		t.Errorf("the first scrape took %v of a deadline of %v", took, shortDeadline)
-	}
-	const call = `gdr_gpu_nvml_stuck_call_info{call="nvmlDeviceGetComputeRunningProcesses",gpu_address="0000:2a:00.0"} 1`
-	if !strings.Contains(page, call) {
-		t.Errorf("the call is not named:\n%s", page)
-	}
-	m.Calls()
-	// The read began a moment after the scrape: it hangs for a deadline only now.
-	time.Sleep(shortDeadline / 4)
-	for range 5 {
-		page, took = s.scrape(t)
-		if took > shortDeadline/2 {
-			t.Errorf("a later scrape took %v", took)
+		s := serveMachine(t, m, time.Now)
+		defer s.taker.Close()
+		page, took := s.scrape(t)
+		if took < shortDeadline*9/10 || took > 5*shortDeadline {
+			t.Errorf("the first scrape took %v of a deadline of %v", took, shortDeadline)
 		}
-		if !strings.Contains(page, call) || !strings.Contains(page, `gdr_device_read_stuck{collector="gpu",device="nvml"} 1`) || strings.Contains(page, "gdr_gpu_nvml_up") || strings.Contains(page, "gdr_gpu_memory") {
-			t.Errorf("page while stuck:\n%s", page)
+		const call = `gdr_gpu_nvml_stuck_call_info{call="nvmlDeviceGetComputeRunningProcesses",gpu_address="0000:2a:00.0"} 1`
+		if !strings.Contains(page, call) {
+			t.Errorf("the call is not named:\n%s", page)
 		}
-	}
-	if made := m.Calls(); len(made) > 0 {
-		t.Errorf("calls while stuck: %v", made)
-	}
-	free()
-	deadline := time.Now().Add(10 * time.Second)
-	for {
-		if page, _ = s.scrape(t); strings.Contains(page, "gdr_gpu_nvml_up 1") && strings.Contains(page, "gdr_gpu_nvml_stuck_seconds 0") {
-			break
+		m.Calls()
+		// The read began a moment after the scrape: it hangs for a deadline only now.
+		time.Sleep(shortDeadline / 4)
+		for range 5 {
+			page, took = s.scrape(t)
+			if took > shortDeadline/2 {
+				t.Errorf("a later scrape took %v", took)
+			}
+			if !strings.Contains(page, call) || !strings.Contains(page, `gdr_device_read_stuck{collector="gpu",device="nvml"} 1`) || strings.Contains(page, "gdr_gpu_nvml_up") || strings.Contains(page, "gdr_gpu_memory") {
+				t.Errorf("page while stuck:\n%s", page)
+			}
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("it did not recover:\n%s", page)
+		if made := m.Calls(); len(made) > 0 {
+			t.Errorf("calls while stuck: %v", made)
 		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	if strings.Contains(page, "stuck_call_info{") || !strings.Contains(page, `gdr_gpu_memory_free_bytes{gpu_address="0000:2a:00.0"}`) {
-		t.Errorf("page after recovery:\n%s", page)
-	}
+		free()
+		deadline := time.Now().Add(10 * time.Second)
+		for {
+			if page, _ = s.scrape(t); strings.Contains(page, "gdr_gpu_nvml_up 1") && strings.Contains(page, "gdr_gpu_nvml_stuck_seconds 0") {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("it did not recover:\n%s", page)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		if strings.Contains(page, "stuck_call_info{") || !strings.Contains(page, `gdr_gpu_memory_free_bytes{gpu_address="0000:2a:00.0"}`) {
+			t.Errorf("page after recovery:\n%s", page)
+		}
+	})
 }
 
 // TestGPULostAndMismatch: cases 89 and 91 through scrapes, with the clock set on.
 func TestGPULostAndMismatch(t *testing.T) {
-	m := gputest.H100NVL()
-	now := goldenTime
-	s := serveMachine(t, m, func() time.Time { return now })
-	defer s.taker.Close()
-	expect := func(step time.Duration, want ...string) {
-		t.Helper()
-		now = now.Add(step)
-		page, took := s.scrape(t)
-		if took > shortDeadline {
-			t.Errorf("took %v", took)
-		}
-		for _, line := range want {
-			if !strings.Contains(page, line) {
-				t.Errorf("no %s in:\n%s", line, page)
+	synctest.Test(t, func(t *testing.T) {
+		m := gputest.H100NVL()
+		now := goldenTime
+		s := serveMachine(t, m, func() time.Time { return now })
+		defer s.taker.Close()
+		expect := func(step time.Duration, want ...string) {
+			t.Helper()
+			now = now.Add(step)
+			page, took := s.scrape(t)
+			if took > shortDeadline {
+				t.Errorf("took %v", took)
+			}
+			for _, line := range want {
+				if !strings.Contains(page, line) {
+					t.Errorf("no %s in:\n%s", line, page)
+				}
 			}
 		}
-	}
-	expect(0, "gdr_gpu_nvml_up 1", `gdr_gpu_lost{gpu_address="0000:2a:00.0"} 0`)
-	m.Change(func() { m.GPUs[1].Lost = true })
-	expect(15*time.Second, `gdr_gpu_lost{gpu_address="0000:18:00.0"} 0`, `gdr_gpu_lost{gpu_address="0000:2a:00.0"} 1`, `gdr_gpu_memory_free_bytes{gpu_address="0000:18:00.0"}`,
-		`gdr_read_errors_total{collector="gpu",device="0000:2a:00.0",errno="NVML_ERROR_GPU_IS_LOST",port="",source="nvmlDeviceGetMemoryInfo"} 1`, `gdr_gpus{source="nvml"} 1`)
-	m.Change(func() { m.GPUs[1].Lost = false })
-	expect(time.Minute, `gdr_gpu_lost{gpu_address="0000:2a:00.0"} 0`, `gdr_gpus{source="nvml"} 2`)
-	m.Change(func() { m.All, m.Init = nvml.ERROR_LIB_RM_VERSION_MISMATCH, nvml.ERROR_LIB_RM_VERSION_MISMATCH })
-	expect(15*time.Second, "gdr_gpu_nvml_up 0", `gdr_gpu_nvml_state{state="version_mismatch"} 1`, "gdr_gpu_nvml_library_stale 0")
-	m.Change(func() { m.All, m.Init = nvml.SUCCESS, nvml.SUCCESS })
-	expect(2*time.Minute, "gdr_gpu_nvml_up 1", `gdr_gpu_nvml_state{state="version_mismatch"} 0`, `gdr_gpu_memory_free_bytes{gpu_address="0000:2a:00.0"}`)
+		expect(0, "gdr_gpu_nvml_up 1", `gdr_gpu_lost{gpu_address="0000:2a:00.0"} 0`)
+		m.Change(func() { m.GPUs[1].Lost = true })
+		expect(15*time.Second, `gdr_gpu_lost{gpu_address="0000:18:00.0"} 0`, `gdr_gpu_lost{gpu_address="0000:2a:00.0"} 1`, `gdr_gpu_memory_free_bytes{gpu_address="0000:18:00.0"}`,
+			`gdr_read_errors_total{collector="gpu",device="0000:2a:00.0",errno="NVML_ERROR_GPU_IS_LOST",port="",source="nvmlDeviceGetMemoryInfo"} 1`, `gdr_gpus{source="nvml"} 1`)
+		m.Change(func() { m.GPUs[1].Lost = false })
+		expect(time.Minute, `gdr_gpu_lost{gpu_address="0000:2a:00.0"} 0`, `gdr_gpus{source="nvml"} 2`)
+		m.Change(func() { m.All, m.Init = nvml.ERROR_LIB_RM_VERSION_MISMATCH, nvml.ERROR_LIB_RM_VERSION_MISMATCH })
+		expect(15*time.Second, "gdr_gpu_nvml_up 0", `gdr_gpu_nvml_state{state="version_mismatch"} 1`, "gdr_gpu_nvml_library_stale 0")
+		m.Change(func() { m.All, m.Init = nvml.SUCCESS, nvml.SUCCESS })
+		expect(2*time.Minute, "gdr_gpu_nvml_up 1", `gdr_gpu_nvml_state{state="version_mismatch"} 0`, `gdr_gpu_memory_free_bytes{gpu_address="0000:2a:00.0"}`)
+	})
 }
 
 // TestGPUCases are the rows of cases.md that concern reading GPUs and their links.

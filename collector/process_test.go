@@ -73,7 +73,7 @@ func (h *processHost) take(t *testing.T) (*snapshot.Snapshot, string) {
 	taker := snapshot.New(snapshot.Options{
 		Deadline: time.Minute, Now: now, Taken: func(taken *snapshot.Snapshot) { s = taken },
 		Tell: func(collector string, err sysread.ReadError) { fmt.Fprintln(&h.told, collector, err) },
-	}).RDMA(rdma.NewReader(rdma.Options{Sysfs: "/sys", Files: h.files, Netlink: h.netlink, Now: now}), nil).
+	}).RDMA(rdma.NewReader(rdma.Options{Sysfs: "/sys", Files: h.files, Netlink: h.netlink, NetlinkWait: time.Minute, Now: now}), nil).
 		GPU(gpu.NewReader(gpu.Options{Files: h.files, Procfs: "/proc", Open: h.open, Roots: []string{"/"}})).
 		Process(process.NewReader(process.Options{Kernel: h.kernel})).Taker()
 	defer taker.Close()

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"gdr_exporter/collector/sysread"
@@ -205,36 +206,38 @@ func TestNetlinkHangs(t *testing.T) {
 // TestNetlinkListHangs: a list that netlink never gives costs what netlink alone
 // knows, one wait and one goroutine; when it comes after all, netlink is used again.
 func TestNetlinkListHangs(t *testing.T) {
-	tree := rdmatest.New()
-	tree.MLX5IB(rdmatest.Options{})
-	netlink := tree.Netlink()
-	now := time.Unix(1_800_000_000, 0)
-	reader := rdma.NewReader(rdma.Options{Sysfs: written(t, tree) + "/sys", Netlink: netlink.Dial, NetlinkWait: 20 * time.Millisecond, Now: func() time.Time { return now }})
-	release := netlink.Hang()
-	for range 3 {
-		listing, err := reader.List()
-		if err != nil || listing.Netlink || len(listing.Devices) != 1 || !errors.Is(listing.NetlinkErr, rdma.ErrNetlinkStuck) {
-			t.Fatalf("%+v, %v", listing, err)
+	synctest.Test(t, func(t *testing.T) {
+		tree := rdmatest.New()
+		tree.MLX5IB(rdmatest.Options{})
+		netlink := tree.Netlink()
+		now := time.Unix(1_800_000_000, 0)
+		reader := rdma.NewReader(rdma.Options{Sysfs: written(t, tree) + "/sys", Netlink: netlink.Dial, NetlinkWait: 20 * time.Millisecond, Now: func() time.Time { return now }})
+		release := netlink.Hang()
+		for range 3 {
+			listing, err := reader.List()
+			if err != nil || listing.Netlink || len(listing.Devices) != 1 || !errors.Is(listing.NetlinkErr, rdma.ErrNetlinkStuck) {
+				t.Fatalf("%+v, %v", listing, err)
+			}
+			if len(listing.Failed) != 1 || listing.Failed[0].Errno() != "ETIMEDOUT" {
+				t.Errorf("%v", listing.Failed)
+			}
+			now = now.Add(time.Hour)
 		}
-		if len(listing.Failed) != 1 || listing.Failed[0].Errno() != "ETIMEDOUT" {
-			t.Errorf("%v", listing.Failed)
+		if n := netlink.Requests()["GET"]; n != 1 {
+			t.Errorf("%d requests", n)
 		}
-		now = now.Add(time.Hour)
-	}
-	if n := netlink.Requests()["GET"]; n != 1 {
-		t.Errorf("%d requests", n)
-	}
-	release()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
-		now = now.Add(time.Hour)
-		listing, err := reader.List()
-		if err == nil && listing.Netlink && listing.NetlinkErr == nil && len(listing.Failed) == 0 {
-			return
+		release()
+		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+			now = now.Add(time.Hour)
+			listing, err := reader.List()
+			if err == nil && listing.Netlink && listing.NetlinkErr == nil && len(listing.Failed) == 0 {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%+v, %v", listing, err)
+			}
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%+v, %v", listing, err)
-		}
-	}
+	})
 }
 
 // TestNetlinkListHangsWithoutSysfs: nobody knows then what devices there are.

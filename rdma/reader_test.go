@@ -32,6 +32,9 @@ func newHost(t *testing.T, root string, options rdma.Options) *host {
 	if options.Descriptors == 0 {
 		options.Descriptors = 4096
 	}
+	if options.NetlinkWait == 0 {
+		options.NetlinkWait = time.Minute // a machine may stall
+	}
 	return &host{t: t, dir: root, read: rdma.NewReader(options), now: time.Unix(1_800_000_000, 0)}
 }
 

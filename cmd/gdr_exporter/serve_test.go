@@ -26,6 +26,14 @@ import (
 	"gdr_exporter/rdma/rdmatest"
 )
 
+// stall is for how long a busy machine may do nothing. What the program must not wait
+// for takes longer: a prober that does not end 10 s, a scrape's deadline 15 s or more.
+const stall = 9 * time.Second
+
+// prompt is how quick an end must be in one of some tries: a busy machine stalls now and
+// then, a program that waits for what it must not does so each time.
+const prompt = 2 * time.Second
+
 // anew makes every scrape read everything.
 var anew = []string{"--scrape.max-age=0s", "--scrape.slow-interval=0s"}
 
@@ -201,11 +209,21 @@ func certificate(t *testing.T) (certFile, keyFile string, pool *x509.CertPool) {
 // TestReady: not ready before the first Snapshot has ended, ready after it even
 // though a device hangs; healthy all the time.
 func TestReady(t *testing.T) {
-	root, healthy := hangingTree(t)
-	r := serveTree(t, root, "--scrape.deadline=1s")
-	if got := r.get(t, "/-/ready"); got.code != http.StatusServiceUnavailable || !strings.Contains(got.body, "first snapshot") {
-		t.Errorf("ready before the first Snapshot: %d %q", got.code, got.body)
+	var took, deadline time.Duration
+	for range 3 {
+		if took, deadline = becomesReady(t); took <= deadline+prompt {
+			return
+		}
 	}
+	t.Errorf("ready after %v with a deadline of %v", took, deadline)
+}
+
+// becomesReady starts the program beside a device that hangs, and returns how long it was
+// not ready.
+func becomesReady(t *testing.T) (took, deadline time.Duration) {
+	t.Helper()
+	root, healthy := hangingTree(t)
+	r, deadline := notReady(t, root)
 	began := time.Now()
 	waitUntil(t, "ready", func() bool {
 		if got := r.get(t, "/-/healthy"); got.code != http.StatusOK {
@@ -213,12 +231,44 @@ func TestReady(t *testing.T) {
 		}
 		return r.get(t, "/-/ready").code == http.StatusOK
 	})
-	if took := time.Since(began); took > 3*time.Second {
-		t.Errorf("ready after %v with a deadline of 1s", took)
-	}
-	if page := r.get(t, "/metrics"); page.ofDevice(healthy.Name) < 70 || !page.has(`gdr_device_read_stuck{collector="rdma",device="mlx5_0"} 1`) {
+	took = time.Since(began)
+	page, _ := r.beside(t, healthy)
+	if page.ofDevice(healthy.Name) < 70 || !page.has(`gdr_device_read_stuck{collector="rdma",device="mlx5_0"} 1`) {
 		t.Error("the healthy device is missing, or the sick one is not reported")
 	}
+	return took, deadline
+}
+
+// notReady starts the program on a tree with a device that hangs and asks it before
+// its first Snapshot has ended, which a busy machine may be too late for: then that
+// gets longer.
+func notReady(t *testing.T, root string) (r *running, deadline time.Duration) {
+	t.Helper()
+	for _, deadline = range []time.Duration{time.Second, 4 * time.Second, 12 * time.Second} {
+		r = serveTree(t, root, "--scrape.deadline="+deadline.String())
+		got := r.get(t, "/-/ready")
+		if got.code == http.StatusServiceUnavailable && strings.Contains(got.body, "first snapshot") {
+			return r, deadline
+		}
+		t.Logf("with a deadline of %v: %d %q", deadline, got.code, got.body)
+	}
+	t.Fatal("ready before the first Snapshot")
+	return nil, 0
+}
+
+// beside asks for the page beside a device that hangs, until the healthy one is on
+// it: a busy machine may not have read that by the deadline. It returns how long the
+// last page took.
+func (r *running) beside(t *testing.T, healthy rdmatest.Device, header ...string) (page reply, took time.Duration) {
+	t.Helper()
+	for range 5 {
+		began := time.Now()
+		page = r.get(t, "/metrics", header...)
+		if took = time.Since(began); page.ofDevice(healthy.Name) > 0 {
+			break
+		}
+	}
+	return page, took
 }
 
 // TestTimeoutHeader: a scrape ends in time for Prometheus, whatever hangs.
@@ -226,9 +276,8 @@ func TestTimeoutHeader(t *testing.T) {
 	root, healthy := hangingTree(t)
 	r := serveTree(t, root, append(anew, "--scrape.deadline=15s")...)
 	for range 2 {
-		began := time.Now()
-		page := r.get(t, "/metrics", "X-Prometheus-Scrape-Timeout-Seconds", "1.0")
-		if took := time.Since(began); took > 1500*time.Millisecond {
+		page, took := r.beside(t, healthy, "X-Prometheus-Scrape-Timeout-Seconds", "1.0")
+		if took > 500*time.Millisecond+stall { // not the 15 s
 			t.Errorf("the page took %v", took)
 		}
 		if page.code != http.StatusOK || page.ofDevice(healthy.Name) < 70 || !page.has(`gdr_device_read_stuck{collector="rdma",device="mlx5_0"} 1`) {
@@ -268,61 +317,109 @@ func TestStopFinishesScrape(t *testing.T) {
 		"SIGTERM": {syscall.SIGTERM}, "SIGINT": {syscall.SIGINT}, "twice": {syscall.SIGTERM, syscall.SIGTERM, syscall.SIGINT},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tree, _, healthy := twoDevices()
-			slow := tree.SIW(rdmatest.Options{}) // has few files: the delay is all there is to wait for
-			root, fs := faulty(t, tree)
-			r := serveTree(t, root, "--scrape.max-age=0s")
-			waitUntil(t, "ready", func() bool { return r.get(t, "/-/ready").code == http.StatusOK })
-			before := r.get(t, "/metrics")
-			fs.ResetCounts()
-			fs.Set(slow.File(1, "state"), rdmatest.Rule{Delay: 300 * time.Millisecond})
-			scrape := r.scrapeDuring(t, "/metrics")
-			waitUntil(t, "the slow read has begun", func() bool { return fs.Reads(slow.File(1, "state")) > 0 })
-			took := r.signal(t, signals...)
-			page := await(t, scrape)
-			for _, device := range []string{slow.Name, healthy.Name} {
-				if got, want := page.ofDevice(device), before.ofDevice(device); page.code != http.StatusOK || got != want || got == 0 {
-					t.Errorf("code %d, %d of %d samples of %s", page.code, got, want, device)
+			var trouble string
+			var took time.Duration
+			for range 5 {
+				// On a busy machine the read may take longer than the scrape's grace.
+				trouble, took = stopDuringScrape(t, signals)
+				if fine := trouble == ""; fine && took <= prompt || !fine && took < stopGrace {
+					break
 				}
 			}
-			if took > 2*time.Second {
-				t.Errorf("stopped after %v", took)
+			if trouble != "" || took > prompt {
+				t.Errorf("stopped after %v: %s", took, trouble)
 			}
 		})
 	}
+}
+
+// stopDuringScrape stops the program while a scrape waits for a slow device. It
+// returns what is wrong with the page, and how long the stop took.
+func stopDuringScrape(t *testing.T, signals []os.Signal) (trouble string, took time.Duration) {
+	t.Helper()
+	tree, _, healthy := twoDevices()
+	slow := tree.SIW(rdmatest.Options{}) // has few files: the delay is all there is to wait for
+	root, fs := faulty(t, tree)
+	r := serveTree(t, root, "--scrape.max-age=0s")
+	waitUntil(t, "ready", func() bool { return r.get(t, "/-/ready").code == http.StatusOK })
+	before := r.get(t, "/metrics")
+	fs.ResetCounts()
+	fs.Set(slow.File(1, "state"), rdmatest.Rule{Delay: 300 * time.Millisecond})
+	scrape := r.scrapeDuring(t, "/metrics")
+	waitUntil(t, "the slow read has begun", func() bool { return fs.Reads(slow.File(1, "state")) > 0 })
+	took = r.signal(t, signals...)
+	page := await(t, scrape)
+	for _, device := range []string{slow.Name, healthy.Name} {
+		if got, want := page.ofDevice(device), before.ofDevice(device); page.code != http.StatusOK || got != want || got == 0 {
+			trouble += fmt.Sprintf("code %d, %d of %d samples of %s; ", page.code, got, want, device)
+		}
+	}
+	return trouble, took
 }
 
 // TestStopWhileReadHangs: a read that never returns but can be killed holds
 // neither scrapes nor the exit.
 func TestStopWhileReadHangs(t *testing.T) {
 	for _, path := range []string{"/metrics", "/"} {
-		root, healthy := hangingTree(t)
-		r := serveTree(t, root, "--scrape.deadline=15s")
-		scrape := r.scrapeDuring(t, path)
-		time.Sleep(200 * time.Millisecond)
-		if err := r.command.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
+		var trouble string
+		// A busy machine may not be in the midst of the scrape so soon.
+		for _, after := range []time.Duration{200 * time.Millisecond, time.Second, 5 * time.Second} {
+			if trouble = stopWhileReadHangs(t, path, after); trouble == "" {
+				break
+			}
+			t.Logf("%s: stopped after %v: %s", path, after, trouble)
 		}
-		waitUntil(t, "the listener is closed", func() bool { return refused(r.addresses[0]) })
-		if r.hasExited() {
-			t.Error("exited before the running scrape had its grace")
-		}
-		if took := r.signal(t); took > 2*time.Second {
-			t.Errorf("stopped after %v", took)
-		}
-		if page := await(t, scrape); page.code != http.StatusOK || (path == "/metrics" && page.ofDevice(healthy.Name) < 70) {
-			t.Errorf("%s: code %d, %d samples of the healthy device", path, page.code, page.ofDevice(healthy.Name))
-		}
-		if log := r.stderr.String(); strings.Contains(log, "level=error") || strings.Contains(log, "did not end in time") {
-			t.Errorf("log: %s", log)
+		if trouble != "" {
+			t.Errorf("%s: %s", path, trouble)
 		}
 	}
+}
+
+// stopWhileReadHangs stops the program a time after a scrape began, and returns what
+// is wrong with the page and with the end.
+func stopWhileReadHangs(t *testing.T, path string, after time.Duration) (trouble string) {
+	t.Helper()
+	root, healthy := hangingTree(t)
+	r := serveTree(t, root, "--scrape.deadline=1m")
+	scrape := r.scrapeDuring(t, path)
+	time.Sleep(after)
+	stopping := time.Now()
+	if err := r.command.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	waitUntil(t, "the listener is closed", func() bool { return refused(r.addresses[0]) })
+	if exited := r.hasExited(); exited && time.Since(stopping) < stopGrace {
+		trouble = "exited before the running scrape had its grace; "
+	}
+	r.signal(t)
+	if took := time.Since(stopping); took > prompt {
+		trouble += fmt.Sprintf("stopped after %v; ", took)
+	}
+	if page := await(t, scrape); page.code != http.StatusOK || (path == "/metrics" && page.ofDevice(healthy.Name) < 70) {
+		trouble += fmt.Sprintf("code %d, %d samples of the healthy device; ", page.code, page.ofDevice(healthy.Name))
+	}
+	if log := r.stderr.String(); strings.Contains(log, "level=error") || strings.Contains(log, "did not end in time") {
+		trouble += "log: " + log
+	}
+	return trouble
 }
 
 // TestStopWhileKernelSleeps: where the process cannot die before the read
 // returns, the listener is closed at once all the same. A signal waits for the
 // first thread, so that must not be the one that hangs.
 func TestStopWhileKernelSleeps(t *testing.T) {
+	var closed time.Duration
+	for range 3 {
+		if closed = stopWhileKernelSleeps(t); closed <= prompt/2 {
+			return
+		}
+	}
+	t.Errorf("the listener closed after %v", closed)
+}
+
+// stopWhileKernelSleeps returns how long the listener stayed open.
+func stopWhileKernelSleeps(t *testing.T) (closed time.Duration) {
+	t.Helper()
 	tree, sick, _ := twoDevices()
 	root, fs := faulty(t, tree)
 	fs.Set(sick.File(1, "state"), rdmatest.Rule{Hang: true})
@@ -333,12 +430,11 @@ func TestStopWhileKernelSleeps(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitUntil(t, "the listener is closed", func() bool { return refused(r.addresses[0]) })
-	if took := time.Since(began); took > time.Second {
-		t.Errorf("the listener closed after %v", took)
-	}
+	closed = time.Since(began)
 	waitUntil(t, "stopped", func() bool { return strings.Contains(r.stderr.String(), "stopped") })
 	fs.ClearAll()
 	r.signal(t)
+	return closed
 }
 
 // activated starts the program with an open socket, as systemd does.
@@ -469,10 +565,17 @@ func TestDevicesAreReadAtTheSameTime(t *testing.T) {
 	}
 	r := serveTree(t, root, "--scrape.max-age=0s")
 	r.get(t, "/metrics")
-	started := time.Now()
-	page := r.get(t, "/metrics")
-	took := time.Since(started)
-	if n := strings.Count(page.body, "\ngdr_rdma_port_rcv_data_bytes_total{"); n != 8 {
+	var took time.Duration
+	var n int
+	for range 5 { // the machine may stall, for longer than a scrape waits too
+		started := time.Now()
+		page := r.get(t, "/metrics")
+		took, n = time.Since(started), strings.Count(page.body, "\ngdr_rdma_port_rcv_data_bytes_total{")
+		if n == 8 && took >= delay && took <= 6*delay {
+			break
+		}
+	}
+	if n != 8 {
 		t.Errorf("%d of 8 devices on the page", n)
 	}
 	if took < delay || took > 6*delay {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"gdr_exporter/collector/process"
@@ -56,40 +57,42 @@ func newProcesses(kernel process.Kernel, deadline time.Duration) *processSource 
 
 // TestProcessHangs: a process that cannot be read costs what is its own.
 func TestProcessHangs(t *testing.T) {
-	kernel := &processKernel{hangs: 8, gate: make(chan struct{})}
-	source := newProcesses(kernel, 300*time.Millisecond)
-	defer source.close()
-	take := func() *Snapshot {
-		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-		defer cancel()
-		devices, gpus := usersOf(7, 8, 9)
-		return &Snapshot{Process: source.part(ctx, devices, gpus)}
-	}
-	for range 3 {
-		s := take()
-		r := s.ProcessState()
-		if r == nil || len(r.Jobs) != 3 || !r.Joined {
-			t.Fatalf("%+v", r)
+	synctest.Test(t, func(t *testing.T) {
+		kernel := &processKernel{hangs: 8, gate: make(chan struct{})}
+		source := newProcesses(kernel, 300*time.Millisecond)
+		defer source.close()
+		take := func() *Snapshot {
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			defer cancel()
+			devices, gpus := usersOf(7, 8, 9)
+			return &Snapshot{Process: source.part(ctx, devices, gpus)}
 		}
-		for i, known := range []bool{true, false, true} {
-			job := r.Jobs[i]
-			if job.PID != 7+i || job.NCCL.Known != known || job.Memlock.Known != known || len(job.GPUs) != 1 || job.Devices[0] != "mlx5_0" {
-				t.Errorf("%+v", job)
+		for range 3 {
+			s := take()
+			r := s.ProcessState()
+			if r == nil || len(r.Jobs) != 3 || !r.Joined {
+				t.Fatalf("%+v", r)
+			}
+			for i, known := range []bool{true, false, true} {
+				job := r.Jobs[i]
+				if job.PID != 7+i || job.NCCL.Known != known || job.Memlock.Known != known || len(job.GPUs) != 1 || job.Devices[0] != "mlx5_0" {
+					t.Errorf("%+v", job)
+				}
+			}
+			status := s.Status()
+			if len(status) != 1 || len(status[0].Devices) != 1 || status[0].Devices[0].Name != "pid 8" || status[0].Devices[0].StuckFor <= 0 {
+				t.Errorf("%+v", status)
 			}
 		}
-		status := s.Status()
-		if len(status) != 1 || len(status[0].Devices) != 1 || status[0].Devices[0].Name != "pid 8" || status[0].Devices[0].StuckFor <= 0 {
-			t.Errorf("%+v", status)
+		close(kernel.gate)
+		for range 1000 {
+			if r := take().ProcessState(); r.Jobs[1].NCCL.Known {
+				return
+			}
+			time.Sleep(5 * time.Millisecond)
 		}
-	}
-	close(kernel.gate)
-	for range 1000 {
-		if r := take().ProcessState(); r.Jobs[1].NCCL.Known {
-			return
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	t.Error("it is not read after the hang")
+		t.Error("it is not read after the hang")
+	})
 }
 
 // TestProcessNotJoined: what is not known of GPUs or RDMA devices is no sign that

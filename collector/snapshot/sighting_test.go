@@ -423,7 +423,7 @@ func TestSightingOfHGX(t *testing.T) {
 	for i, pair := range slices.CompactFunc(slices.Clone(listing.Pairs), func(a, b affinity.Pair) bool { return a.GPU == b.GPU }) {
 		machine.GPUs[i].BusID = "0000" + strings.ToUpper(pair.GPU)
 	}
-	taker := New(Options{Deadline: time.Minute}).RDMA(rdma.NewReader(rdma.Options{Sysfs: sysfs, Netlink: tree.Netlink().Dial}), nil).
+	taker := New(Options{Deadline: time.Minute}).RDMA(rdma.NewReader(rdma.Options{Sysfs: sysfs, Netlink: tree.Netlink().Dial, NetlinkWait: time.Minute}), nil).
 		Affinity(pci).GPU(gpu.NewReader(gpu.Options{Open: machine.Open})).Driver(driver.NewReader(drivertest.Options(dir))).Taker()
 	t.Cleanup(taker.Close)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

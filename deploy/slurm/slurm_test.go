@@ -61,6 +61,10 @@ func newBench(t *testing.T) *bench {
 
 func (b *bench) write(name, text string, mode os.FileMode) {
 	b.t.Helper()
+	// A program that another test starts meanwhile would hold the file open for
+	// writing for a moment, in which it could not be run ("text file busy").
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	if err := os.WriteFile(filepath.Join(b.dir, name), []byte(text), mode); err != nil {
 		b.t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"gdr_exporter/collector/sysread"
@@ -46,110 +47,120 @@ func bufferHost(t *testing.T, lines func() ([]byte, error)) (*host, *debugFiles)
 }
 
 func TestDMABufs(t *testing.T) {
-	h := scene(t, "ofed")
-	if r := h.read(); r.DMABufs.Known || !sysread.Absent(r.DMABufsErr) {
-		t.Errorf("without debugfs: %+v, %v", r.DMABufs, r.DMABufsErr)
-	}
-	h.write(bufinfo, oneBuffer)
-	h.later(time.Minute)
-	r := h.read()
-	if !r.DMABufs.Known || len(r.DMABufs.Value) != 1 || r.DMABufs.Value[0].Bytes != 2<<20 || r.DMABufs.Value[0].Attached[0] != "0000:18:00.0" || r.DMABufsRead != h.now || r.DMABufsErr != nil {
-		t.Errorf("%+v", r.DMABufs)
-	}
-	// Without a driver nothing is asked, and nothing is known.
-	none := scene(t, "none")
-	none.write(bufinfo, oneBuffer)
-	if r := none.read(); r.DMABufs.Known || r.DMABufsErr != nil {
-		t.Errorf("without a driver: %+v, %v", r.DMABufs, r.DMABufsErr)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		h := scene(t, "ofed")
+		if r := h.read(); r.DMABufs.Known || !sysread.Absent(r.DMABufsErr) {
+			t.Errorf("without debugfs: %+v, %v", r.DMABufs, r.DMABufsErr)
+		}
+		h.write(bufinfo, oneBuffer)
+		h.later(time.Minute)
+		r := h.read()
+		if !r.DMABufs.Known || len(r.DMABufs.Value) != 1 || r.DMABufs.Value[0].Bytes != 2<<20 || r.DMABufs.Value[0].Attached[0] != "0000:18:00.0" || r.DMABufsRead != h.now || r.DMABufsErr != nil {
+			t.Errorf("%+v", r.DMABufs)
+		}
+		// Without a driver nothing is asked, and nothing is known.
+		none := scene(t, "none")
+		none.write(bufinfo, oneBuffer)
+		if r := none.read(); r.DMABufs.Known || r.DMABufsErr != nil {
+			t.Errorf("without a driver: %+v, %v", r.DMABufs, r.DMABufsErr)
+		}
+	})
 }
 
 // TestDMABufsAreReadRarely: once a minute, whatever the slow interval is, and less
 // often where it takes long.
 func TestDMABufsAreReadRarely(t *testing.T) {
-	slow := time.Duration(0)
-	h, files := bufferHost(t, func() ([]byte, error) { time.Sleep(slow); return []byte(oneBuffer), nil })
-	for range 60 {
-		if r := h.read(); !r.DMABufs.Known {
-			t.Fatal(r.DMABufsErr)
+	synctest.Test(t, func(t *testing.T) {
+		slow := time.Duration(0)
+		h, files := bufferHost(t, func() ([]byte, error) { time.Sleep(slow); return []byte(oneBuffer), nil })
+		for range 60 {
+			if r := h.read(); !r.DMABufs.Known {
+				t.Fatal(r.DMABufsErr)
+			}
+			h.later(time.Second)
 		}
-		h.later(time.Second)
-	}
-	if n := files.reads.Swap(0); n != 1 {
-		t.Errorf("read %d times in a minute", n)
-	}
-	slow = 300 * time.Millisecond
-	h.read()
-	slow = 0
-	for range 17 { // 170 s < 600 * 300 ms
-		h.later(10 * time.Second)
-		if r := h.read(); !r.DMABufs.Known {
-			t.Fatal(r.DMABufsErr)
+		if n := files.reads.Swap(0); n != 1 {
+			t.Errorf("read %d times in a minute", n)
 		}
-	}
-	if n := files.reads.Load(); n != 1 {
-		t.Errorf("read %d times within 170 s after a read of 300 ms", n)
-	}
+		slow = 300 * time.Millisecond
+		h.read()
+		slow = 0
+		for range 17 { // 170 s < 600 * 300 ms
+			h.later(10 * time.Second)
+			if r := h.read(); !r.DMABufs.Known {
+				t.Fatal(r.DMABufsErr)
+			}
+		}
+		if n := files.reads.Load(); n != 1 {
+			t.Errorf("read %d times within 170 s after a read of 300 ms", n)
+		}
+	})
 }
 
 // TestDMABufsRefused: that it may not be read is said, and seldom.
 func TestDMABufsRefused(t *testing.T) {
-	for _, errno := range []syscall.Errno{syscall.EACCES, syscall.EPERM} {
-		h, files := bufferHost(t, func() ([]byte, error) { return nil, errno })
-		told := 0
-		for range 60 {
-			r, errs := h.reader.Read(h.now)
-			if r.DMABufs.Known || !errors.Is(r.DMABufsErr, errno) {
-				t.Fatalf("%+v, %v", r.DMABufs, r.DMABufsErr)
+	synctest.Test(t, func(t *testing.T) {
+		for _, errno := range []syscall.Errno{syscall.EACCES, syscall.EPERM} {
+			h, files := bufferHost(t, func() ([]byte, error) { return nil, errno })
+			told := 0
+			for range 60 {
+				r, errs := h.reader.Read(h.now)
+				if r.DMABufs.Known || !errors.Is(r.DMABufsErr, errno) {
+					t.Fatalf("%+v, %v", r.DMABufs, r.DMABufsErr)
+				}
+				told += len(errs)
+				h.later(time.Minute)
 			}
-			told += len(errs)
-			h.later(time.Minute)
+			if n := int(files.reads.Load()); n != told || n > 6 {
+				t.Errorf("%v: read %d times within an hour, told of %d times", errno, n, told)
+			}
 		}
-		if n := int(files.reads.Load()); n != told || n > 6 {
-			t.Errorf("%v: read %d times within an hour, told of %d times", errno, n, told)
-		}
-	}
+	})
 }
 
 // TestDMABufsHang: what holds the list up holds up nothing else for longer than a
 // moment, once, and one read only waits.
 func TestDMABufsHang(t *testing.T) {
-	gate := make(chan struct{})
-	h, files := bufferHost(t, func() ([]byte, error) { <-gate; return []byte(oneBuffer), nil })
-	began := time.Now()
-	r, errs := h.reader.Read(h.now)
-	if took := time.Since(began); took > 5*time.Second || r.DMABufs.Known || len(errs) != 1 || !errors.Is(r.DMABufsErr, syscall.ETIMEDOUT) || !r.Loaded.Value {
-		t.Errorf("after %v: %+v, %v, %v", took, r.DMABufs, r.DMABufsErr, errs)
-	}
-	began = time.Now()
-	for range 10 {
-		h.later(time.Hour)
-		if r := h.read(); r.DMABufs.Known || r.DMABufsErr == nil {
-			t.Errorf("%+v", r.DMABufs)
+	synctest.Test(t, func(t *testing.T) {
+		gate := make(chan struct{})
+		h, files := bufferHost(t, func() ([]byte, error) { <-gate; return []byte(oneBuffer), nil })
+		began := time.Now()
+		r, errs := h.reader.Read(h.now)
+		if took := time.Since(began); took > 5*time.Second || r.DMABufs.Known || len(errs) != 1 || !errors.Is(r.DMABufsErr, syscall.ETIMEDOUT) || !r.Loaded.Value {
+			t.Errorf("after %v: %+v, %v, %v", took, r.DMABufs, r.DMABufsErr, errs)
 		}
-	}
-	if took := time.Since(began); took > 5*time.Second || files.reads.Load() != 1 {
-		t.Errorf("%d reads, %v", files.reads.Load(), took)
-	}
-	close(gate)
-	for range 1000 {
-		if r = h.read(); r.DMABufs.Known {
-			break
+		began = time.Now()
+		for range 10 {
+			h.later(time.Hour)
+			if r := h.read(); r.DMABufs.Known || r.DMABufsErr == nil {
+				t.Errorf("%+v", r.DMABufs)
+			}
 		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	if !r.DMABufs.Known || r.DMABufsErr != nil {
-		t.Errorf("after the hang: %+v, %v", r.DMABufs, r.DMABufsErr)
-	}
+		if took := time.Since(began); took > 5*time.Second || files.reads.Load() != 1 {
+			t.Errorf("%d reads, %v", files.reads.Load(), took)
+		}
+		close(gate)
+		for range 1000 {
+			if r = h.read(); r.DMABufs.Known {
+				break
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+		if !r.DMABufs.Known || r.DMABufsErr != nil {
+			t.Errorf("after the hang: %+v, %v", r.DMABufs, r.DMABufsErr)
+		}
+	})
 }
 
 // TestDMABufsTooLong: a list beyond the bound is not known by half.
 func TestDMABufsTooLong(t *testing.T) {
-	h := scene(t, "ofed")
-	entry := oneBuffer[strings.Index(oneBuffer, "02097152"):strings.Index(oneBuffer, "\nTotal 1 objects")]
-	h.write(bufinfo, oneBuffer+strings.Repeat(entry, 5<<20/len(entry)))
-	r, errs := h.reader.Read(h.now)
-	if r.DMABufs.Known || len(errs) != 1 || !errors.Is(r.DMABufsErr, sysread.ErrInvalid) {
-		t.Errorf("%d buffers, %v, %v", len(r.DMABufs.Value), r.DMABufsErr, errs)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		h := scene(t, "ofed")
+		entry := oneBuffer[strings.Index(oneBuffer, "02097152"):strings.Index(oneBuffer, "\nTotal 1 objects")]
+		h.write(bufinfo, oneBuffer+strings.Repeat(entry, 5<<20/len(entry)))
+		r, errs := h.reader.Read(h.now)
+		if r.DMABufs.Known || len(errs) != 1 || !errors.Is(r.DMABufsErr, sysread.ErrInvalid) {
+			t.Errorf("%d buffers, %v, %v", len(r.DMABufs.Value), r.DMABufsErr, errs)
+		}
+	})
 }

@@ -451,7 +451,10 @@ func TestEndpointEnds(t *testing.T) {
 	if wantErr := errors.Is(err, syscall.ETIMEDOUT) || errors.Is(err, syscall.ECANCELED); !wantErr || time.Since(began) > 30*time.Second {
 		t.Errorf("%v after %v", err, time.Since(began))
 	}
-	wantErrno(t, a.Fill(ctx, 1), StageFill, syscall.ECANCELED)
+	// Which of the two is found first is chance.
+	if err := a.Fill(ctx, 1); !errors.Is(err, syscall.ETIMEDOUT) && !errors.Is(err, syscall.ECANCELED) {
+		t.Errorf("after the end of its context: %v", err)
+	}
 	if err := a.Fill(t.Context(), 1); err != nil {
 		t.Error(err)
 	}
@@ -459,7 +462,13 @@ func TestEndpointEnds(t *testing.T) {
 	wantErrno(t, a.Fill(t.Context(), 1), StageFill, syscall.ECANCELED)
 
 	spec.Deadline = time.Second
-	c := p.open(0, spec)
+	c, err := openEndpoint(t.Context(), spec, p.nics[0].load)
+	for again := 0; again < 5 && errors.Is(err, syscall.ETIMEDOUT); again++ { // a machine may stall for so long
+		c, err = openEndpoint(t.Context(), spec, p.nics[0].load)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	<-c.ended
 	wantErrno(t, c.Fill(t.Context(), 1), StageFill, syscall.ETIMEDOUT)
 	p.wantEmpty(c)

@@ -393,16 +393,21 @@ func TestCancelled(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		l := newLedger(t)
 		spec := newFakeHost(t).spec(newHostGPU(l))
+		var under *run
 		spec.OnStage = func(stage Stage, _ Path) {
-			if stage == at {
-				cancel()
-				time.Sleep(10 * time.Millisecond) // context.AfterFunc is not at once
+			if stage != at {
+				return
+			}
+			cancel()
+			for end := time.Now().Add(20 * time.Second); under.stopping.Load() == 0 && time.Now().Before(end); {
+				time.Sleep(time.Millisecond) // context.AfterFunc is not at once
 			}
 		}
-		r := runOnThread(ctx, spec, newFakeVerbs(l).load)
+		under = newRun(ctx, spec.withDefaults(), newFakeVerbs(l).load)
+		under.all()
 		l.wantEmpty()
-		if !errors.Is(r.Err(), syscall.ECANCELED) {
-			t.Errorf("cancelled in %s: %v", at, r.Err())
+		if err := under.result.Err(); !errors.Is(err, syscall.ECANCELED) {
+			t.Errorf("cancelled in %s: %v", at, err)
 		}
 	}
 	l := newLedger(t)

@@ -169,12 +169,15 @@ func TestPatterns(t *testing.T) {
 	}
 }
 
+// patient is longer than a busy machine stalls.
+const patient = time.Minute
+
 // hang starts a pread that hangs and returns the channel of its result.
 func hang(t *testing.T, fs *FaultFS, fd int) <-chan error {
 	t.Helper()
 	before, result := fs.Hanging(), make(chan error, 1)
 	go func() { _, err := pread(fd); result <- err }()
-	for deadline := time.Now().Add(5 * time.Second); fs.Hanging() == before; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patient); fs.Hanging() == before; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the read does not hang")
 		}
@@ -187,7 +190,7 @@ func wait(t *testing.T, result <-chan error) error {
 	select {
 	case err := <-result:
 		return err
-	case <-time.After(5 * time.Second):
+	case <-time.After(patient):
 		t.Fatal("the read still hangs")
 	}
 	return nil
@@ -204,7 +207,7 @@ func TestHang(t *testing.T) {
 		hung = append(hung, hang(t, fs, fd))
 	}
 	start := time.Now()
-	if _, err := os.ReadFile(filepath.Join(mountpoint, healthy, "ports/1/state")); err != nil || time.Since(start) > 2*time.Second {
+	if _, err := os.ReadFile(filepath.Join(mountpoint, healthy, "ports/1/state")); err != nil || time.Since(start) > patient/3 { // the others hang until they are let go
 		t.Errorf("another read took %v: %v", time.Since(start), err)
 	}
 	fs.Release(state)
@@ -229,7 +232,9 @@ func TestHangOpen(t *testing.T) {
 	fs.Set(sickClass+"/**", Rule{HangOpen: true})
 	result := make(chan error, 1)
 	go func() { _, err := os.ReadFile(filepath.Join(mountpoint, sickClass, "fw_ver")); result <- err }()
-	time.Sleep(50 * time.Millisecond)
+	for end := time.Now().Add(patient); fs.Hanging() == 0 && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
 	if fs.Hanging() != 1 {
 		t.Errorf("%d hang", fs.Hanging())
 	}
@@ -249,7 +254,7 @@ func TestCloseWhileHanging(t *testing.T) {
 	if err := fs.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := wait(t, result); err != nil || time.Since(start) > 2*time.Second {
+	if err := wait(t, result); err != nil || time.Since(start) > patient/3 {
 		t.Errorf("%v after %v", err, time.Since(start))
 	}
 	if _, err := pread(fd); !errors.Is(err, syscall.ENOTCONN) && !errors.Is(err, syscall.ECONNABORTED) {
@@ -277,18 +282,24 @@ func TestDeathWhileHanging(t *testing.T) {
 	_, err = fmt.Fscanln(output, &served, &dir)
 	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	time.Sleep(100 * time.Millisecond)
+	time.Sleep(100 * time.Millisecond) // for its reads to hang; one that is killed sooner ends as well
 	must(t, command.Process.Kill())
 	result := make(chan error, 1)
 	go func() { result <- command.Wait() }()
 	select {
 	case <-result:
-	case <-time.After(20 * time.Second):
+	case <-time.After(patient):
 		t.Fatal("the killed process does not end")
 	}
-	time.Sleep(100 * time.Millisecond)
-	if mounts, err := os.ReadFile("/proc/mounts"); err != nil || strings.Contains(string(mounts), served) {
-		t.Errorf("the mount is still there: %v", err)
+	mounted := func() bool {
+		mounts, err := os.ReadFile("/proc/mounts")
+		must(t, err)
+		return strings.Contains(string(mounts), served)
+	}
+	for end := time.Now().Add(patient); mounted(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the mount is still there")
+		}
 	}
 }
 

@@ -165,7 +165,7 @@ func (n *node) recording(t *testing.T) *capture.Recording {
 	}, clock)
 	options := rdma.Options{Sysfs: "/sys", Files: r.Files(), Descriptors: 1024, Now: clock}
 	if n.netlink {
-		options.Netlink = r.Netlink(n.tree.Netlink().Dial)
+		options.Netlink, options.NetlinkWait = r.Netlink(n.tree.Netlink().Dial), time.Minute // a machine may stall
 	}
 	builder := snapshot.New(snapshot.Options{Deadline: time.Minute, Now: clock}).
 		RDMA(rdma.NewReader(options), nil).

@@ -23,7 +23,7 @@ func chosen(t *testing.T, recording *capture.Recording, after time.Duration) []p
 	now := recording.Header.Ended
 	clock := func() time.Time { return now }
 	taker := snapshot.New(snapshot.Options{Deadline: time.Minute, Now: clock}).
-		RDMA(rdma.NewReader(rdma.Options{Sysfs: "/sys", Files: p.Files(), Netlink: p.Netlink(), Now: clock}), nil).
+		RDMA(rdma.NewReader(rdma.Options{Sysfs: "/sys", Files: p.Files(), Netlink: p.Netlink(), NetlinkWait: time.Minute, Now: clock}), nil).
 		GPU(gpu.NewReader(gpu.Options{Files: p.Files(), Procfs: "/proc", Roots: roots, Open: p.NVML()})).
 		Driver(driver.NewReader(driver.Options{Sysfs: "/sys", Procfs: "/proc", Mounts: "/proc/self/mountinfo", Files: p.Files(), Roots: roots})).
 		Affinity(affinity.NewReader(affinity.Options{Sysfs: "/sys", Files: p.Files(), Now: clock})).Taker()
