@@ -210,16 +210,28 @@ func (p *peerNode) byHand(t *testing.T, target string, args ...string) (status.P
 	return reports[0], cmd.ProcessState.ExitCode()
 }
 
-// measured is byHand, again while the other side has another session or measurement, and
-// after what soft-RoCE comes to on a busy machine.
-func (p *peerNode) measured(t *testing.T, target string, args ...string) status.PeerReport {
+// tried is byHand, again while nothing is measured: the other side has another session or
+// measurement, or still has one that was cut off from this side.
+func (p *peerNode) tried(t *testing.T, target string, args ...string) (status.PeerReport, int) {
 	t.Helper()
 	for deadline := time.Now().Add(3 * patience); ; time.Sleep(time.Second) {
 		report, code := p.byHand(t, target, args...)
-		again := report.Outcome == status.PeerNotMeasured
-		if f := failureOf(&report); report.Outcome == status.PeerBad && f != nil && softRoCE(f) {
+		if report.Outcome != status.PeerNotMeasured || time.Now().After(deadline) {
+			return report, code
+		}
+		t.Logf("peer %s, again: code %d, %+v", target, code, report)
+	}
+}
+
+// measured is tried, again after what soft-RoCE comes to on a busy machine.
+func (p *peerNode) measured(t *testing.T, target string, args ...string) status.PeerReport {
+	t.Helper()
+	for deadline := time.Now().Add(3 * patience); ; time.Sleep(time.Second) {
+		report, code := p.tried(t, target, args...)
+		f := failureOf(&report)
+		again := report.Outcome == status.PeerBad && f != nil && softRoCE(f)
+		if again {
 			t.Logf("peer %s, again after: %v", target, f)
-			again = true
 		}
 		if !again || time.Now().After(deadline) {
 			if code != 0 {
@@ -652,7 +664,7 @@ func (p *peerNode) underWay(t *testing.T, what string, happens func(t *testing.T
 	switch p.n {
 	case 1:
 		for range 10 { // until one is hit
-			report, _ := p.byHand(t, "node2", "--memories=host", "--peer.bytes=64MiB", "--timeout=60s")
+			report, _ := p.tried(t, "node2", "--memories=host", "--peer.bytes=64MiB", "--timeout=60s")
 			if f := failureOf(&report); f != nil && report.Outcome == status.PeerBad {
 				t.Logf("%s: reason %s, stage %s, errno %s, status %s: %s", what, f.Reason, f.Stage, f.Errno, f.Status, f.Error())
 				if f.Stage == "" || f.Text == "" {
@@ -719,7 +731,7 @@ func (p *peerNode) wantNetem(t *testing.T) {
 	}
 	meets(t, "netem")
 	if p.n == 1 {
-		report, code := p.byHand(t, "node2", "--memories=host", "--peer.bytes=1MiB")
+		report, code := p.tried(t, "node2", "--memories=host", "--peer.bytes=1MiB")
 		if len(report.Paths) != 1 || report.Paths[0].Ping == nil {
 			t.Fatalf("code %d: %+v", code, report)
 		}
