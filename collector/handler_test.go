@@ -309,64 +309,95 @@ func wantWithoutSick(t *testing.T, w *httptest.ResponseRecorder, sick, healthy s
 	}
 }
 
-// stall is for how long a busy machine may do nothing. What must not be waited for
-// takes longer.
-const stall = 9 * time.Second
+// stalls is how often something is tried that must be quick: a busy machine stalls now
+// and then, for longer than a healthy device may take too, but what waits for what it
+// must not does so each time.
+const stalls = 5
 
-// beside asks for the page beside a device that hangs, until the healthy one is on
-// it: a busy machine may not have read that in time. It returns how long the last
-// page took.
+// prompt is how quick pages beside a device that hangs must be.
+const prompt = 1500 * time.Millisecond
+
+// beside asks for the page beside a device that hangs, until the healthy one is on it and
+// it was quick. It returns how long the last page took.
 func (s *server) beside(healthy string, header ...string) (w *httptest.ResponseRecorder, took time.Duration) {
-	for range 5 {
+	for range stalls {
 		began := time.Now()
 		w = s.get("/metrics", header...)
-		if took = time.Since(began); strings.Contains(w.Body.String(), fmt.Sprintf("device=%q,port", healthy)) {
+		if took = time.Since(began); took <= prompt && hasPort(w, healthy) {
 			break
 		}
 	}
 	return w, took
 }
 
+// hasPort reports whether a port of a device is on a page.
+func hasPort(w *httptest.ResponseRecorder, device string) bool {
+	return strings.Contains(w.Body.String(), fmt.Sprintf("device=%q,port", device))
+}
+
 func TestTimeoutHeaderIsHonoured(t *testing.T) {
-	s, sick, healthy := hanging(t, snapshot.Options{Deadline: 15 * time.Second}, nil)
-	w, took := s.beside(healthy, timeoutHeader, "1.0")
-	if took < 400*time.Millisecond || took > 500*time.Millisecond+stall {
-		t.Errorf("took %v", took)
+	for try := 1; ; try++ {
+		s, sick, healthy := hanging(t, snapshot.Options{Deadline: 15 * time.Second}, nil)
+		began := time.Now()
+		w := s.get("/metrics", timeoutHeader, "1.0")
+		took := time.Since(began)
+		if took < 400*time.Millisecond {
+			t.Errorf("took %v", took)
+		}
+		if try < stalls && (took > prompt || !hasPort(w, healthy)) {
+			continue
+		}
+		if took > prompt {
+			t.Errorf("took %v", took)
+		}
+		wantWithoutSick(t, w, sick, healthy)
+		return
 	}
-	wantWithoutSick(t, w, sick, healthy)
 }
 
 func TestDeadlineIsHonoured(t *testing.T) {
-	const deadline = 600 * time.Millisecond
-	s, sick, healthy := hanging(t, snapshot.Options{Deadline: deadline}, nil)
-	began := time.Now()
-	s.get("/metrics")
-	if took := time.Since(began); took < 500*time.Millisecond || took > deadline+stall {
-		t.Errorf("the first one took %v", took)
-	}
+	s, sick, healthy := firstInTime(t)
 	for _, header := range []string{"", "30", "nonsense"} {
 		w, took := s.beside(healthy, timeoutHeader, header)
-		if took > deadline+stall {
+		if took > prompt {
 			t.Errorf("header %q: took %v", header, took)
 		}
 		wantWithoutSick(t, w, sick, healthy)
 	}
 }
 
+// firstInTime is a server with a device that hangs, whose first page kept its deadline.
+func firstInTime(t *testing.T) (s *server, sick, healthy string) {
+	t.Helper()
+	for try := 1; ; try++ {
+		s, sick, healthy = hanging(t, snapshot.Options{Deadline: 600 * time.Millisecond}, nil)
+		began := time.Now()
+		s.get("/metrics")
+		switch took := time.Since(began); {
+		case took < 500*time.Millisecond || took > prompt && try == stalls:
+			t.Errorf("the first one took %v", took)
+			return s, sick, healthy
+		case took <= prompt:
+			return s, sick, healthy
+		}
+	}
+}
+
 // TestStopEndsWaiting: at the end of the process a scrape is served at once
 // with what it has.
 func TestStopEndsWaiting(t *testing.T) {
+	var trouble string
 	for _, after := range []time.Duration{300 * time.Millisecond, 3 * time.Second, 12 * time.Second} {
-		if stopEndsWaiting(t, after) {
+		if trouble = stopEndsWaiting(t, after); trouble == "" {
 			return
 		}
 	}
-	t.Error("the healthy device is missing")
+	t.Error(trouble)
 }
 
-// stopEndsWaiting ends the process so long after a scrape began. It reports whether
-// the healthy device had been read by then: a busy machine may take long for that.
-func stopEndsWaiting(t *testing.T, after time.Duration) bool {
+// stopEndsWaiting ends the process so long after a scrape began. It returns what may be a
+// busy machine's fault: the healthy device was not read by then, or the end was not quick.
+func stopEndsWaiting(t *testing.T, after time.Duration) (trouble string) {
 	t.Helper()
 	stop, end := context.WithCancel(t.Context())
 	defer end()
@@ -374,14 +405,15 @@ func stopEndsWaiting(t *testing.T, after time.Duration) bool {
 	time.AfterFunc(after, end)
 	began := time.Now()
 	w := s.get("/metrics")
-	if took := time.Since(began); took > after+stall {
-		t.Errorf("took %v", took)
-	}
-	if !strings.Contains(w.Body.String(), fmt.Sprintf("device=%q,port", healthy)) {
-		return false
+	took := time.Since(began)
+	switch {
+	case !hasPort(w, healthy):
+		return "the healthy device is missing"
+	case took > after+2700*time.Millisecond:
+		return fmt.Sprintf("stopped after %v, it took %v", after, took)
 	}
 	wantWithoutSick(t, w, sick, healthy)
-	return true
+	return ""
 }
 
 func TestMaxInFlight(t *testing.T) {

@@ -202,14 +202,14 @@ func TestCheckInterrupted(t *testing.T) {
 				break
 			}
 			if after == 24*time.Second {
-				t.Errorf("%v: it dies of the signal", end)
+				t.Errorf("%v: it dies of the signal, or takes long to end", end)
 			}
 		}
 	}
 }
 
 // interruptCheck sends a signal to a check that hangs, so long after its start. It
-// reports whether the check took the signal, and did not just die of it.
+// reports whether the check took the signal, and did not just die of it, and was quick.
 func interruptCheck(t *testing.T, path string, end syscall.Signal, after time.Duration) bool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), after+2*patient)
@@ -232,10 +232,9 @@ func interruptCheck(t *testing.T, path string, end syscall.Signal, after time.Du
 	if code := command.ProcessState.ExitCode(); code != status.CheckExitNotJudged || stdout.Len() > 0 || stderr.String() != "gdr_exporter: interrupted\n" {
 		t.Errorf("%v: code %d, %q, %q", end, code, stdout.String(), stderr.String())
 	}
-	if took := time.Since(began); took > patient { // not the minutes for which it would wait
-		t.Errorf("%v: it ended after %v", end, took)
-	}
-	return true
+	took := time.Since(began)
+	t.Logf("%v: it ended after %v", end, took)
+	return took <= 5*time.Second
 }
 
 // checkedPairs is a running exporter's state: one pair that is well, one that is not.
