@@ -3,32 +3,40 @@ package session
 import (
 	"crypto/x509"
 	"encoding/pem"
+	"slices"
 	"time"
 )
 
 // life is from when until when a certificate is believed by those who go by the same
-// authorities: as long as all certificates of one chain hold, of the chain that holds
-// longest. An authority whose own certificate ends takes all with it that it has signed.
-// What none of them has signed is believed elsewhere, if at all, for as long as it says.
+// authorities: as long as all certificates of one chain hold, of one chain after the other
+// up to that which holds longest. An authority whose own certificate ends takes all with it
+// that it has signed. What none of them has signed is believed elsewhere, if at all, for as
+// long as it says.
 func life(leaf *x509.Certificate, intermediates, authorities []*x509.Certificate) (begins, ends time.Time) {
+	var all []span
 	options := x509.VerifyOptions{Roots: pool(authorities), Intermediates: pool(intermediates), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}
 	for _, at := range starts(leaf, intermediates, authorities) {
 		options.CurrentTime = at
-		chains, err := leaf.Verify(options)
-		if err != nil {
-			continue // none at that time
-		}
+		chains, _ := leaf.Verify(options) // there may be none at that time
 		for _, chain := range chains {
-			if from, until := shared(chain); until.After(ends) {
-				begins, ends = from, until
-			}
+			all = append(all, shared(chain...))
 		}
 	}
-	if ends.IsZero() {
+	if len(all) == 0 {
 		return neverHeld(leaf, authorities)
+	}
+	slices.SortFunc(all, func(a, b span) int { return b.until.Compare(a.until) })
+	begins, ends = all[0].from, all[0].until
+	for _, s := range all {
+		if !s.until.Before(begins) && s.from.Before(begins) {
+			begins = s.from // it holds before the other and until then
+		}
 	}
 	return begins, ends
 }
+
+// span is a time.
+type span struct{ from, until time.Time }
 
 // neverHeld is the life of a certificate without a chain. One that an authority has signed
 // whose certificate here had ended by then, as where ca_file was not renewed, has ended
@@ -38,8 +46,8 @@ func neverHeld(leaf *x509.Certificate, authorities []*x509.Certificate) (begins,
 		if leaf.CheckSignatureFrom(c) != nil {
 			continue
 		}
-		if from, until := shared([]*x509.Certificate{leaf, c}); until.After(ends) {
-			begins, ends = from, until
+		if s := shared(leaf, c); s.until.After(ends) {
+			begins, ends = s.from, s.until
 		}
 	}
 	if ends.IsZero() {
@@ -66,17 +74,17 @@ func starts(leaf *x509.Certificate, more ...[]*x509.Certificate) []time.Time {
 }
 
 // shared is the time in which all of some certificates hold.
-func shared(chain []*x509.Certificate) (from, until time.Time) {
-	from, until = chain[0].NotBefore, chain[0].NotAfter
+func shared(chain ...*x509.Certificate) span {
+	s := span{chain[0].NotBefore, chain[0].NotAfter}
 	for _, c := range chain[1:] {
-		if c.NotBefore.After(from) {
-			from = c.NotBefore
+		if c.NotBefore.After(s.from) {
+			s.from = c.NotBefore
 		}
-		if c.NotAfter.Before(until) {
-			until = c.NotAfter
+		if c.NotAfter.Before(s.until) {
+			s.until = c.NotAfter
 		}
 	}
-	return from, until
+	return s
 }
 
 func pool(certificates []*x509.Certificate) *x509.CertPool {

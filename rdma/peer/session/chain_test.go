@@ -58,6 +58,7 @@ func TestLife(t *testing.T) {
 	root := of("root").certify(nil, 0, 1000)
 	rootAgain := root.certify(nil, 900, 2000) // the same key
 	short := of("short").certify(nil, 0, 150)
+	shortAgain := short.certify(nil, 200, 500)
 	between := of("between").certify(root, 50, 120)
 	betweenAgain := between.certify(root, 110, 400)
 	other := of("other").certify(nil, 0, 5000)
@@ -72,8 +73,10 @@ func TestLife(t *testing.T) {
 		"its own end is first":           {leaf(root, 100, 200), nil, certificates(root), 100, 200},
 		"the authority's is":             {leaf(short, 100, 200), nil, certificates(short), 100, 150},
 		"one in between":                 {leaf(between, 100, 200), certificates(between), certificates(root), 100, 120},
-		"one in between, renewed":        {leaf(between, 100, 200), certificates(between, betweenAgain), certificates(root), 110, 200},
-		"the authority, renewed":         {leaf(root, 890, 1500), nil, certificates(root, rootAgain), 900, 1500},
+		"one in between, renewed":        {leaf(between, 100, 200), certificates(between, betweenAgain), certificates(root), 100, 200},
+		"the authority, renewed":         {leaf(root, 890, 1500), nil, certificates(root, rootAgain), 890, 1500},
+		"renewed, and not yet begun":     {leaf(root, 100, 950), nil, certificates(root, rootAgain), 100, 950},
+		"renewed after a gap":            {leaf(short, 100, 400), nil, certificates(short, shortAgain), 200, 400},
 		"the renewed authority alone":    {leaf(root, 890, 1500), nil, certificates(rootAgain), 900, 1500},
 		"an old authority beside a new":  {leaf(root, 100, 200), nil, certificates(short, other, root), 100, 200},
 		"of no authority":                {leaf(short, 100, 200), nil, certificates(root), 100, 200},
