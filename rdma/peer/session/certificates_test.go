@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -25,14 +26,14 @@ type authority struct {
 	cert *x509.Certificate
 }
 
-var serial int64
+// serial is the number of the last certificate; tests make some at the same time.
+var serial atomic.Int64
 
 func newAuthority(t *testing.T, name string) *authority {
 	t.Helper()
 	a := &authority{t: t, dir: t.TempDir(), key: newKey(t)}
-	serial++
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		SerialNumber: big.NewInt(serial.Add(1)), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, a.key.Public(), a.key)
@@ -65,9 +66,8 @@ func writePEM(t *testing.T, path, kind string, der []byte) {
 // sign writes NAME.pem and NAME.key, for DNS names and URIs.
 func (a *authority) sign(name string, change func(*x509.Certificate), names ...string) {
 	a.t.Helper()
-	serial++
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(serial), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		SerialNumber: big.NewInt(serial.Add(1)), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	for _, one := range names {

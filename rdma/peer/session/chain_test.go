@@ -26,9 +26,8 @@ func day(n int) time.Time {
 // certify makes a certificate of a key; nil signs itself.
 func (s *signer) certify(by *signer, from, until int) *signer {
 	s.t.Helper()
-	serial++
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: s.name}, NotBefore: day(from), NotAfter: day(until),
+		SerialNumber: big.NewInt(serial.Add(1)), Subject: pkix.Name{CommonName: s.name}, NotBefore: day(from), NotAfter: day(until),
 		IsCA: s.name != "leaf", BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
 	}
 	parent, key := template, s.key
